@@ -1,0 +1,51 @@
+# Each target sets itself up: needs python3 (3.11 or newer), make and a C compiler, nothing else.
+PYTHON ?= python3
+PY := .venv/bin/python
+READY := .venv/ready
+
+.PHONY: help lab demo test bench lock clean
+
+help:
+	@echo "make lab     open JupyterLab on notebooks/"
+	@echo "make demo    run every notebook headless with papermill, into runs/demo/"
+	@echo "make test    everything CI runs: style, unit tests, notebooks cell by cell"
+	@echo "make bench   performance table, also written to runs/bench.json"
+	@echo "make lock    write requirements.lock anew from what .venv holds"
+	@echo "make clean   remove .venv and caches (runs/ stays)"
+
+lab: $(READY)
+	$(PY) -m jupyterlab --notebook-dir=notebooks
+
+demo: $(READY)
+	@mkdir -p runs/demo
+	@for nb in notebooks/[0-9][0-9]_*.ipynb; do \
+		echo "== $$nb"; \
+		$(PY) -m papermill --no-progress-bar "$$nb" "runs/demo/$$(basename "$$nb")" || exit 1; \
+	done
+
+test: $(READY)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m pytest --nbval
+
+bench: $(READY)
+	$(PY) tests/bench.py
+
+lock: $(READY)
+	$(PY) -m pip freeze --exclude-editable | sed 's/+cpu$$//; s/+cu[0-9]*$$//' > requirements.lock
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): requirements.lock pyproject.toml
+	@command -v "$(PYTHON)" >/dev/null || { echo "Python is missing: '$(PYTHON)' was not found; install python 3.11 or newer, or name one with 'make PYTHON=...'."; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python is too old: '$(PYTHON)' is $$("$(PYTHON)" -V 2>&1), 3.11 or newer is needed; name one with 'make PYTHON=...'."; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { echo "Python's venv module is missing; install it (on Debian and Ubuntu: the package python3-venv)."; exit 1; }
+	@"$(PYTHON)" -c 'import os, sysconfig; os.stat(os.path.join(sysconfig.get_path("include"), "Python.h"))' 2>/dev/null || { echo "Python's C headers are missing (Pylians is built from source); install them (on Debian and Ubuntu: the package python3-dev)."; exit 1; }
+	@command -v "$${CC:-cc}" >/dev/null || command -v gcc >/dev/null || { echo "A C compiler is missing (Pylians is built from source); install gcc or clang."; exit 1; }
+	@echo "Setting up .venv with the versions of requirements.lock: once, about five minutes (Pylians is compiled)."
+	@"$(PYTHON)" -m venv .venv
+	@$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $(READY)

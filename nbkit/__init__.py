@@ -1,0 +1,12 @@
+"""nbkit: learned, interpretable, rotation-equivariant marks of the cosmic density field.
+
+Shapes, everywhere: `...` any batch axes, `n` cells along a side of the grid, `b` bins of k, `s` distinct |k|,
+`9` = (l, m) channels of l = 0, 1, 2. Lengths in Mpc/h, wavenumbers in h/Mpc, power in (Mpc/h)^3.
+"""
+
+from nbkit.grid import Grid
+from nbkit.mark import ClassicalMark, classical_marks, marked_field
+from nbkit.spectra import Spectra, spectra
+
+__version__ = "0.1.0"
+__all__ = ["ClassicalMark", "Grid", "Spectra", "classical_marks", "marked_field", "spectra"]

@@ -1,0 +1,33 @@
+"""Compiled loops on both cores: numba kernels that release the GIL, run over fixed slices by a thread pool.
+
+The slices do not depend on the number of threads, so sums over them come out bit for bit the same on any machine.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+
+import numba
+import torch
+
+SLICES = 16
+
+# fastmath without nnan/ninf: sums may be reordered into SIMD lanes, but NaN stays NaN.
+kernel = numba.njit(nogil=True, cache=True, fastmath={"nsz", "arcp", "contract", "reassoc"}, error_model="numpy")
+
+
+def over_slices(function, length):
+    """Call function(slice_number, start, stop) for SLICES equal parts of range(length), on torch's threads."""
+    edges = [length * i // SLICES for i in range(SLICES + 1)]
+    parts = list(zip(range(SLICES), edges[:-1], edges[1:], strict=True))
+    threads = torch.get_num_threads()
+    if threads == 1:
+        for part in parts:
+            function(*part)
+    else:
+        for done in [_pool(threads).submit(function, *part) for part in parts]:
+            done.result()
+
+
+@lru_cache(maxsize=4)
+def _pool(threads):
+    return ThreadPoolExecutor(threads, thread_name_prefix="nbkit")

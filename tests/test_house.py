@@ -1,0 +1,142 @@
+"""The house rules: one list of packages, honest notebooks, targets that set themselves up."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import nbformat
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+# Cells whose stored output is not compared; each needs a reason beside it.
+MOST_IGNORED = 3
+
+
+def declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = project["dependencies"] + [line for extra in project["optional-dependencies"].values() for line in extra]
+    return {canonicalize_name(r.name): r for r in map(Requirement, lines)}
+
+
+def test_lock_pins_every_declared_package_within_its_range():
+    lines = (ROOT / "requirements.lock").read_text().split("\n")
+    locked = {canonicalize_name(name): version for name, version in (x.split("==") for x in lines if x)}
+    for name, requirement in declared().items():
+        assert name in locked, f"{name} is in pyproject.toml but not in requirements.lock: run make lock"
+        assert requirement.specifier.contains(locked[name]), f"{name}=={locked[name]} is outside {requirement}"
+
+
+def test_conda_environment_lists_the_same_packages():
+    text = (ROOT / "environment.yml").read_text()
+    pip_part = text.split("- pip:")[1]
+    listed = {canonicalize_name(x) for x in re.findall(r"^ +- ([A-Za-z][\w-]*)$", pip_part, re.M)}
+    assert listed == set(declared())
+    assert "- -c requirements.lock" in pip_part
+    assert "- -e ." in pip_part
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    assert f"- python{wanted}" in text
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
+def test_stored_notebook_is_whole(path):
+    """Executed from top to bottom, without errors, with one parameters cell, and with its outputs compared."""
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), "not run once from top to bottom"
+    errors = [out.ename for cell in code for out in cell.outputs if out.output_type == "error"]
+    assert not errors
+    tags = [tag for cell in code for tag in cell.metadata.get("tags", [])]
+    assert tags.count("parameters") == 1
+    ignored = sum("nbval-ignore-output" in cell.metadata.get("tags", []) for cell in code)
+    ignored += sum("NBVAL_IGNORE_OUTPUT" in cell.source for cell in code)
+    assert ignored <= MOST_IGNORED
+    assert "papermill" not in notebook.metadata, "a papermill output: those belong in runs/"
+    assert all(len(cell.source.splitlines()) <= 20 for cell in code)
+
+
+def test_papermill_outputs_are_not_collected(tmp_path):
+    """Neither an `out.ipynb` nor a numbered name fools `pytest --nbval`."""
+    folder = tmp_path / "notebooks"
+    folder.mkdir()
+    (folder / "conftest.py").write_text((ROOT / "notebooks" / "conftest.py").read_text())
+    cell = nbformat.v4.new_code_cell("1 + 1", execution_count=1)
+    plain, run = nbformat.v4.new_notebook(cells=[cell]), nbformat.v4.new_notebook(cells=[cell])
+    for notebook in (plain, run):
+        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    run.metadata["papermill"] = {"parameters": {}}
+    for name, notebook in {"00_a": plain, "out": plain, "01_out": run}.items():
+        nbformat.write(notebook, folder / f"{name}.ipynb")
+    command = [sys.executable, "-m", "pytest", "--nbval", "--collect-only", "-q", "-c", "/dev/null", str(folder)]
+    listed = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True).stdout
+    assert "00_a.ipynb" in listed
+    assert "out.ipynb" not in listed
+
+
+def make(*arguments, **variables):
+    command = ["make", "--no-print-directory", *arguments, *(f"{k}={v}" for k, v in variables.items())]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_missing_python_is_said_in_one_sentence():
+    result = make("--always-make", ".venv/ready", PYTHON="no-such-python")
+    assert result.returncode != 0
+    said = [line for line in result.stdout.splitlines() if line]
+    assert said == [
+        "Python is missing: 'no-such-python' was not found; install python 3.11 or newer, or name one with "
+        "'make PYTHON=...'."
+    ]
+
+
+def test_old_python_is_said_in_one_sentence(tmp_path):
+    old = tmp_path / "old python"
+    old.write_text('#!/bin/sh\n[ "$1" = -V ] && echo "Python 3.9.2" && exit 0\nexit 1\n')
+    old.chmod(0o755)
+    result = make("--always-make", ".venv/ready", PYTHON=old)
+    assert result.returncode != 0
+    assert result.stdout.startswith("Python is too old:")
+    assert "Python 3.9.2, 3.11 or newer is needed" in result.stdout
+
+
+def test_missing_compiler_is_said_in_one_sentence(tmp_path):
+    for tool in ("sh", "make", "python3", "echo"):
+        found = subprocess.run(["sh", "-c", f"command -v {tool}"], capture_output=True, text=True, check=True)
+        target = sys.executable if tool == "python3" else found.stdout.strip()
+        if target.startswith("/"):
+            (tmp_path / tool).symlink_to(target)
+    result = subprocess.run(
+        [str(tmp_path / "make"), "--always-make", ".venv/ready"],
+        cwd=ROOT,
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode != 0
+    assert [line for line in result.stdout.splitlines() if line] == [
+        "A C compiler is missing (Pylians is built from source); install gcc or clang."
+    ]
+
+
+def test_ci_runs_make_test_and_nothing_else():
+    lines = [x for x in (ROOT / ".ci" / "run").read_text().splitlines() if x and not x.startswith(("#", "set ", "cd "))]
+    assert lines == ["exec make test"]
+
+
+def test_no_pickle_is_loaded():
+    """np.load and torch.load may only be called in their safe forms."""
+    for path in (ROOT / "nbkit").glob("*.py"):
+        text = path.read_text()
+        assert "torch.load" not in text
+        assert "import pickle" not in text
+        assert "allow_pickle=True" not in text
+
+
+def test_notebook_index_of_the_readme_is_complete():
+    readme = (ROOT / "README.md").read_text()
+    for path in NOTEBOOKS:
+        assert f"notebooks/{path.name}" in readme
