@@ -11,14 +11,15 @@ import torch
 
 SLICES = 16
 
-# fastmath without nnan/ninf: sums may be reordered into SIMD lanes, but NaN stays NaN.
-kernel = numba.njit(nogil=True, cache=True, fastmath={"nsz", "arcp", "contract", "reassoc"}, error_model="numpy")
+# Without nnan and ninf: sums may be reordered into SIMD lanes, but NaN stays NaN.
+FASTMATH = {"nsz", "arcp", "contract", "reassoc"}
+kernel = numba.njit(nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy")
 
 
-def over_slices(function, length):
-    """Call function(slice_number, start, stop) for SLICES equal parts of range(length), on torch's threads."""
-    edges = [length * i // SLICES for i in range(SLICES + 1)]
-    parts = list(zip(range(SLICES), edges[:-1], edges[1:], strict=True))
+def over_slices(function, length, slices=SLICES):
+    """Call function(slice_number, start, stop) for `slices` equal parts of range(length), on torch's threads."""
+    edges = [length * i // slices for i in range(slices + 1)]
+    parts = list(zip(range(slices), edges[:-1], edges[1:], strict=True))
     threads = torch.get_num_threads()
     if threads == 1:
         for part in parts:

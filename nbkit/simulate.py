@@ -1,0 +1,174 @@
+"""A universe in a box: 2LPT start, BullFrog drift-kick-drift steps of a particle mesh, density on the final grid.
+
+x = q - D grad phi1 + E grad phi2 up to a = 0.1, then steps uniform in the growth factor D, with v = dx/dD.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from nbkit.cosmology import checked_theta, growth, linear_power
+from nbkit.grid import Grid
+from nbkit.particles import counts, kicked, paint
+
+A_START = 0.1
+
+
+@dataclass(frozen=True)
+class Simulator:
+    """theta, seed -> density contrast; the settings of a suite's universes.
+
+    Parameters
+    ----------
+    grid : final mesh, box and mass-assignment scheme of the density.
+    particles : particles along a side.
+    force_factor : B, the force mesh has B x particles cells along a side.
+    steps : BullFrog steps from a = 0.1 to today; 0 is 2LPT alone, straight to today.
+    """
+
+    grid: Grid
+    particles: int
+    force_factor: int = 2
+    steps: int = 6
+
+    def __post_init__(self):
+        if self.grid.mas == "none":
+            raise ValueError('grid.mas is "none"; a simulated density needs NGP, CIC, TSC or PCS.')
+        for name, low, high in (("particles", 4, 1024), ("force_factor", 1, 8), ("steps", 0, 1000)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= value <= high:
+                raise ValueError(f"{name} is {value!r}; give a whole number from {low} to {high}.")
+            object.__setattr__(self, name, int(value))
+
+    def __call__(self, theta, seed, device="cpu"):
+        """Density contrast today, (n, n, n) float32."""
+        return paint(self.positions(theta, seed, device), self.grid)
+
+    def positions(self, theta, seed, device="cpu"):
+        """Positions today, (particles^3, 3) float32 [Mpc/h], inside the box."""
+        return self.phase_space(theta, seed, device)[0]
+
+    @torch.no_grad()
+    def phase_space(self, theta, seed, device="cpu"):
+        """Positions [Mpc/h] and v = dx/dD [Mpc/h] today, both (particles^3, 3) float32."""
+        theta = checked_theta(theta)
+        G = growth(theta[0])
+        D = np.linspace(G.D(A_START), 1.0, self.steps + 1) if self.steps else np.ones(1)
+        lattice = Grid(self.particles, self.grid.box_size)
+        delta_k = linear_modes(theta, seed, lattice, device)
+        x, v = lagrangian(delta_k, lattice, D[0], G.E(D[0]), G.dE_dD(D[0]))
+        if not self.steps:
+            return x, v
+        mesh = Grid(self.particles * self.force_factor, self.grid.box_size)
+        dD = D[1] - D[0]
+        x.add_(v, alpha=dD / 2).remainder_(mesh.box_size)
+        for step, (D0, D1) in enumerate(pairwise(D)):
+            alpha, beta = bullfrog(G, D0, D1)
+            # The second half of this drift and the first half of the next are one.
+            drift = dD if step < self.steps - 1 else dD / 2
+            kicked(x, v, force(x, mesh), alpha, beta, drift, mesh.box_size)
+        return x, v
+
+
+def bullfrog(G, D0, D1):
+    """alpha and beta of v1 = alpha v0 + beta A(x at the middle), from the first two orders of growth at both ends."""
+    middle, half = (D0 + D1) / 2, (D1 - D0) / 2
+    b = (G.E(D0) + G.dE_dD(D0) * half) / middle - middle
+    alpha = (G.dE_dD(D1) - b) / (G.dE_dD(D0) - b)
+    return float(alpha), float((1 - alpha) / middle)
+
+
+def white_noise(n, seed):
+    """Modes (n, n, n//2+1), complex64, of a real white field with <|w|^2> = 1; the mean and Nyquist modes are 0.
+
+    Modes are drawn in shells of max(|m_x|, |m_y|, |m_z|): a larger n keeps those of a smaller one and adds to them.
+    """
+    own, mirrored, original = _drawing_order(n)
+    draws = np.random.default_rng(seed).standard_normal((len(own), 2), dtype=np.float32)
+    modes = np.zeros((n, n, n // 2 + 1), dtype=np.complex64)
+    flat = modes.reshape(-1)
+    flat[own] = draws.view(np.complex64)[:, 0] * np.float32(0.5**0.5)
+    flat[mirrored] = flat[original].conj()
+    return torch.from_numpy(modes)
+
+
+def linear_modes(theta, seed, grid, device="cpu"):
+    """Modes of the linear density contrast today, on a lattice of grid.n^3 points."""
+    shells = grid.shells(device)
+    P = linear_power(theta)(grid.shells(dtype=torch.float64).k.numpy())
+    amplitude = torch.from_numpy(np.sqrt(P / grid.box_size**3) * grid.n**3).to(device, torch.float32)
+    return white_noise(grid.n, seed).to(device).mul_(amplitude[shells.index])
+
+
+def lagrangian(delta_k, grid, D, E, dE_dD):
+    """2LPT positions and v = dx/dD, (n^3, 3), of a lattice of particles with linear modes delta_k.
+
+    x = q - D grad phi1 + E grad phi2, lap phi1 = delta, lap phi2 = sum_{i>j} (phi1,ii phi1,jj - phi1,ij^2).
+    """
+    k = grid.wavevector(delta_k.device)
+    k2 = k[0] ** 2 + k[1] ** 2 + k[2] ** 2
+    k2[0, 0, 0] = 1
+    phi1 = delta_k / -k2
+
+    def second(i, j):
+        return backward(phi1 * (-k[i] * k[j]), grid)
+
+    xx, yy, zz = (second(i, i) for i in range(3))
+    source = xx * yy + xx * zz + yy * zz
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        source -= second(i, j) ** 2
+    phi2 = forward(source) / -k2
+    q = torch.arange(grid.n, device=delta_k.device, dtype=torch.float32) * grid.cell_size
+    x = torch.stack(torch.meshgrid(q, q, q, indexing="ij"), -1).reshape(-1, 3)
+    x, v = x, torch.empty_like(x)
+    for i in range(3):
+        x[:, i] += backward(1j * k[i] * (float(E) * phi2 - float(D) * phi1), grid).reshape(-1)
+        v[:, i] = backward(1j * k[i] * (float(dE_dD) * phi2 - phi1), grid).reshape(-1)
+    return x.remainder_(grid.box_size), v
+
+
+def force(positions, mesh):
+    """A = -grad(inverse laplacian of delta) on a mesh, (3, m, m, m), from particles painted by CIC."""
+    m = mesh.n
+    delta_k = forward(counts(positions, m, m / mesh.box_size, 2))
+    delta_k.mul_(green(mesh, len(positions), positions.device))
+    return torch.stack([backward(delta_k * (1j * k), mesh) for k in mesh.wavevector(positions.device)])
+
+
+@lru_cache(maxsize=4)
+def green(mesh, count, device):
+    """1 / k^2 over the mean particle count of a cell; 0 for the mean."""
+    shells = mesh.shells(dtype=torch.float64)
+    inverse = torch.where(shells.k > 0, shells.k, 1.0) ** -2 * (mesh.n**3 / count)
+    inverse[0] = 0
+    return inverse[shells.index].float().to(device)
+
+
+def forward(field):
+    """rfftn of one real field, in two parts: whole 3D transforms change their last bits with the number of threads."""
+    return torch.fft.fft(torch.fft.rfftn(field, dim=(1, 2)), dim=0)
+
+
+def backward(modes, grid):
+    """Its inverse."""
+    return torch.fft.irfftn(modes, s=grid.shape)
+
+
+@lru_cache(maxsize=4)
+def _drawing_order(n):
+    """Where, in the flat half-complex grid: independent modes in drawing order, mirrored modes, their originals."""
+    M = (n - 1) // 2
+    m = np.arange(-M, M + 1)
+    m_x, m_y, m_z = (a.ravel() for a in np.meshgrid(m, m, m[M:], indexing="ij"))
+    independent = (m_z > 0) | ((m_z == 0) & ((m_y > 0) | ((m_y == 0) & (m_x > 0))))
+    m_x, m_y, m_z = m_x[independent], m_y[independent], m_z[independent]
+    shell = np.maximum(np.maximum(abs(m_x), abs(m_y)), m_z)
+    order = np.lexsort((m_z, m_y, m_x, shell))
+    m_x, m_y, m_z = m_x[order], m_y[order], m_z[order]
+    own = ((m_x % n) * n + m_y % n) * (n // 2 + 1) + m_z
+    plane = m_z == 0
+    mirrored = ((-m_x[plane] % n) * n + -m_y[plane] % n) * (n // 2 + 1)
+    return own, mirrored, own[plane]
