@@ -5,8 +5,8 @@ Shapes, everywhere: `...` any batch axes, `n` cells along a side of the grid, `b
 """
 
 from nbkit.grid import Grid
-from nbkit.mark import ClassicalMark, classical_marks, marked_field
+from nbkit.mark import ClassicalMark, LearnedMark, classical_marks, load_mark, marked_field
 from nbkit.spectra import Spectra, spectra
 
 __version__ = "0.1.0"
-__all__ = ["ClassicalMark", "Grid", "Spectra", "classical_marks", "marked_field", "spectra"]
+__all__ = ["ClassicalMark", "Grid", "LearnedMark", "Spectra", "classical_marks", "load_mark", "marked_field", "spectra"]

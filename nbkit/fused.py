@@ -1,0 +1,169 @@
+"""Filtered maps -> eta in one compiled loop over voxels, with its gradient in closed form (float32, CPU).
+
+Does what `invariants`, `transformed` and the MLPs of `mark.Responses` do in plain torch, which is tested; blocks of
+voxels stay in the cache and nothing is kept for the backward pass but the maps themselves.
+"""
+
+import numpy as np
+import torch
+
+from nbkit.fastmath import log, normal
+from nbkit.invariants import ALPHA, EPSILON
+from nbkit.threads import SLICES, kernel, over_slices
+
+BLOCK = 256
+EPS, A, A_ROOT3, A2 = np.float32(EPSILON), np.float32(ALPHA), np.float32(ALPHA / 3**0.5), np.float32(2 * ALPHA**2)
+ONE, TWO, THREE = np.float32(1), np.float32(2), np.float32(3)
+
+
+class FusedResponse(torch.autograd.Function):
+    """eta without its bias; arguments: the weights of `Responses` (w, b, v, and those of the cross term), then the maps.
+
+    w, b, v : (channels, width): h_a(t) = sum_j v_aj gelu(w_aj t + b_aj).
+    cross_w : (width, 3), cross_b, cross_v : (width,): h_x of (E0, E2, I3); width 0 where there is none.
+    """
+
+    @staticmethod
+    def forward(ctx, w, b, v, cross_w, cross_b, cross_v, *maps):
+        ctx.save_for_backward(w, b, v, cross_w, cross_b, cross_v, *maps)
+        eta = torch.empty_like(maps[0])
+        weights = [x.detach().contiguous().numpy() for x in (w, b, v, cross_w, cross_b, cross_v)]
+        flat, out = _nine(maps), eta.view(-1).numpy()
+        over_slices(lambda _, i, j: _eta_loop(*flat, *weights, i, j, out), eta.numel())
+        return eta
+
+    @staticmethod
+    def backward(ctx, grad):
+        *weights, maps = *ctx.saved_tensors[:6], ctx.saved_tensors[6:]
+        weights = [x.detach().contiguous() for x in weights]
+        grads = [torch.empty_like(f) for f in maps]
+        partial = [torch.zeros(SLICES, *x.shape, dtype=torch.float64) for x in weights]
+        given = *_nine(maps), *(x.numpy() for x in weights), grad.contiguous().view(-1).numpy()
+        out = _nine(grads)
+        sums = [x.numpy() for x in partial]
+        over_slices(lambda s, i, j: _gradient_loop(*given, *out, *(x[s] for x in sums), i, j), grad.numel())
+        return *(x.sum(0).float() for x in partial), *grads
+
+
+def _nine(maps):
+    """Flat arrays of the maps; those beyond l_max are never read and stand empty."""
+    flat = [f.detach().contiguous().view(-1).numpy() for f in maps]
+    return flat + [np.empty(0, np.float32)] * (9 - len(flat))
+
+
+@kernel
+def _block_features(f0, f1, f2, f3, f4, f5, f6, f7, f8, channels, s, m, E, t):
+    """Invariants E and what the MLPs see, t, of voxels s ... s + m."""
+    for i in range(m):
+        E[0, i] = f0[s + i]
+        y = log(ONE + abs(f0[s + i]))
+        t[0, i] = y if f0[s + i] >= 0 else -y
+    if channels > 1:
+        for i in range(m):
+            x, y, z = f1[s + i], f2[s + i], f3[s + i]
+            E[1, i] = np.sqrt(x * x + y * y + z * z + EPS)
+            t[1, i] = log(ONE + E[1, i])
+    if channels > 2:
+        for i in range(m):
+            a, b, c, d, e = f4[s + i], f5[s + i], f6[s + i], f7[s + i], f8[s + i]
+            E[2, i] = np.sqrt(A2 * (a * a + b * b + c * c + d * d + e * e) + EPS)
+            xx, yy, zz = A * e - A_ROOT3 * c, -A * e - A_ROOT3 * c, TWO * A_ROOT3 * c
+            xy, yz, xz = A * a, A * b, A * d
+            det = xx * (yy * zz - yz * yz) - xy * (xy * zz - yz * xz) + xz * (xy * yz - yy * xz)
+            E[3, i] = THREE * det / (E[2, i] * E[2, i] * E[2, i] + EPS)
+            t[2, i] = log(ONE + E[2, i])
+            t[3, i] = E[3, i]
+
+
+@kernel
+def _eta_loop(f0, f1, f2, f3, f4, f5, f6, f7, f8, w, b, v, cross_w, cross_b, cross_v, start, stop, eta):
+    channels, width = w.shape
+    E, t = np.empty((4, BLOCK), np.float32), np.empty((4, BLOCK), np.float32)
+    for s in range(start, stop, BLOCK):
+        m = min(BLOCK, stop - s)
+        _block_features(f0, f1, f2, f3, f4, f5, f6, f7, f8, channels, s, m, E, t)
+        out = eta[s : s + m]
+        out[:] = 0
+        for a in range(channels):
+            for h in range(width):
+                w_h, b_h, v_h = w[a, h], b[a, h], v[a, h]
+                for i in range(m):
+                    z = w_h * t[a, i] + b_h
+                    out[i] += v_h * z * normal(z)[0]
+        for h in range(len(cross_v)):
+            w0, w2, w3, b_h, v_h = cross_w[h, 0], cross_w[h, 1], cross_w[h, 2], cross_b[h], cross_v[h]
+            for i in range(m):
+                z = w0 * t[0, i] + w2 * t[2, i] + w3 * t[3, i] + b_h
+                out[i] += v_h * z * normal(z)[0]
+
+
+@kernel
+def _gradient_loop(
+    f0, f1, f2, f3, f4, f5, f6, f7, f8, w, b, v, cross_w, cross_b, cross_v, grad,
+    g0, g1, g2, g3, g4, g5, g6, g7, g8, g_w, g_b, g_v, g_cross_w, g_cross_b, g_cross_v, start, stop,
+):  # fmt: skip
+    channels, width = w.shape
+    E, t = np.empty((4, BLOCK), np.float32), np.empty((4, BLOCK), np.float32)
+    g_t = np.empty((4, BLOCK), np.float32)
+    for s in range(start, stop, BLOCK):
+        m = min(BLOCK, stop - s)
+        _block_features(f0, f1, f2, f3, f4, f5, f6, f7, f8, channels, s, m, E, t)
+        g = grad[s : s + m]
+        g_t[:] = 0
+        for a in range(channels):
+            for h in range(width):
+                w_h, b_h, v_h = w[a, h], b[a, h], v[a, h]
+                sum_v = sum_b = sum_w = np.float32(0)
+                for i in range(m):
+                    z = w_h * t[a, i] + b_h
+                    cdf, density = normal(z)
+                    g_z = g[i] * v_h * (cdf + z * density)
+                    sum_v += g[i] * z * cdf
+                    sum_b += g_z
+                    sum_w += g_z * t[a, i]
+                    g_t[a, i] += g_z * w_h
+                g_v[a, h] += sum_v
+                g_b[a, h] += sum_b
+                g_w[a, h] += sum_w
+        for h in range(len(cross_v)):
+            w0, w2, w3, b_h, v_h = cross_w[h, 0], cross_w[h, 1], cross_w[h, 2], cross_b[h], cross_v[h]
+            sum_v = sum_b = sum_0 = sum_2 = sum_3 = np.float32(0)
+            for i in range(m):
+                z = w0 * t[0, i] + w2 * t[2, i] + w3 * t[3, i] + b_h
+                cdf, density = normal(z)
+                g_z = g[i] * v_h * (cdf + z * density)
+                sum_v += g[i] * z * cdf
+                sum_b += g_z
+                sum_0 += g_z * t[0, i]
+                sum_2 += g_z * t[2, i]
+                sum_3 += g_z * t[3, i]
+                g_t[0, i] += g_z * w0
+                g_t[2, i] += g_z * w2
+                g_t[3, i] += g_z * w3
+            g_cross_v[h] += sum_v
+            g_cross_b[h] += sum_b
+            g_cross_w[h, 0] += sum_0
+            g_cross_w[h, 1] += sum_2
+            g_cross_w[h, 2] += sum_3
+        for i in range(m):
+            g0[s + i] = g_t[0, i] / (ONE + abs(E[0, i]))
+        if channels > 1:
+            for i in range(m):
+                over = g_t[1, i] / ((ONE + E[1, i]) * E[1, i])
+                g1[s + i], g2[s + i], g3[s + i] = over * f1[s + i], over * f2[s + i], over * f3[s + i]
+        if channels > 2:
+            for i in range(m):
+                a, b_, c, d, e = f4[s + i], f5[s + i], f6[s + i], f7[s + i], f8[s + i]
+                xx, yy, zz = A * e - A_ROOT3 * c, -A * e - A_ROOT3 * c, TWO * A_ROOT3 * c
+                xy, yz, xz = A * a, A * b_, A * d
+                square = E[2, i] * E[2, i]
+                g_det = THREE * g_t[3, i] / (square * E[2, i] + EPS)
+                # dI3/dE2 = -3 E2^2 I3 / (E2^3 + eps)
+                g_E2 = g_t[2, i] / (ONE + E[2, i]) - THREE * g_t[3, i] * E[3, i] * square / (square * E[2, i] + EPS)
+                over = A2 * g_E2 / E[2, i]
+                g_xx, g_yy, g_zz = yy * zz - yz * yz, xx * zz - xz * xz, xx * yy - xy * xy
+                g4[s + i] = over * a + g_det * TWO * A * (yz * xz - xy * zz)
+                g5[s + i] = over * b_ + g_det * TWO * A * (xy * xz - xx * yz)
+                g6[s + i] = over * c + g_det * A_ROOT3 * (TWO * g_zz - g_xx - g_yy)
+                g7[s + i] = over * d + g_det * TWO * A * (xy * yz - yy * xz)
+                g8[s + i] = over * e + g_det * A * (g_xx - g_yy)
