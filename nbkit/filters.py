@@ -25,13 +25,13 @@ UNIT_GAIN_WIDTH = 0.10
 class RadialProfiles(nn.Module):
     """G_l(x), x = k / k_Nyq, for l = 0 ... l_max.
 
-    radial = "fourier":   G_l = exp[-(x - r0_l)^2 / 2 sigma_l^2] + MLP_l([x, sin f x, cos f x]), f = 1 ... 16 log-spaced,
-                          the MLP zero at the start.
+    radial = "fourier":   G_l = exp[-(x - r0_l)^2 / 2 sigma_l^2] + MLP_l([x, sin f x, cos f x]), f = 1 ... 16 in equal
+                          ratios, the MLP zero at the start.
     radial = "gaussians": G_l = sum_j c_lj exp[-(x - x_j)^2 / 2 w^2], 12 Gaussians equally spaced on [0, 1], started
                           from the least-squares fit to the same band-pass.
 
-    The monopole is given unit gain at k = 0 by adding a low-pass, G_0(x) + [1 - G_0(0)] exp(-x^2 / 2 w_0^2); dividing by
-    G_0(0) instead would blow up where that passes through zero.
+    The monopole is given unit gain at k = 0 by adding a low-pass, G_0(x) + [1 - G_0(0)] exp(-x^2 / 2 w_0^2); dividing
+    by G_0(0) instead would blow up where that passes through zero.
 
     Parameters
     ----------
@@ -142,8 +142,7 @@ def filtered(delta_k, G_l, grid, k_cut=None):
     # i^l = 1, i, -1: the sign goes into the profile, the factor i is applied to the modes.
     sign_norm = torch.stack([sign * NORM[l] / k**l for l, sign in enumerate((1, 1, -1)[: len(G_l)])])
     profiles = sign_norm * taper * G_l
-    compiled = delta_k.device.type == "cpu" and delta_k.dtype == torch.complex64 and not delta_k.requires_grad
-    if not compiled:
+    if delta_k.device.type != "cpu" or delta_k.requires_grad:
         return _maps(delta_k, profiles, grid)
     if delta_k.ndim == 3:
         return list(_Filtered.apply(delta_k, profiles, grid))
@@ -172,7 +171,7 @@ class _Filtered(torch.autograd.Function):
         ctx.save_for_backward(delta_k)
         ctx.grid, ctx.shape = grid, profiles.shape
         modes, maps = torch.empty_like(delta_k), []
-        tables = _loop_tables(grid)
+        tables = _loop_tables(grid, profiles.dtype)
         for c, (l, _) in enumerate(CHANNELS[: len(profiles) ** 2]):
             given = delta_k.numpy(), profiles[l].detach().numpy(), modes.numpy()
             over_slices(lambda _, i, j, g=given, c=c, l=l: _filter_loop(*g, l == 1, c, *tables, i, j), grid.n)
@@ -182,7 +181,7 @@ class _Filtered(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *grads):
         (delta_k,) = ctx.saved_tensors
-        grid, tables = ctx.grid, _loop_tables(ctx.grid)
+        grid, tables = ctx.grid, _loop_tables(ctx.grid, delta_k.real.dtype)
         partial = torch.zeros(SLICES, *ctx.shape, dtype=torch.float64)
         for c, ((l, _), grad) in enumerate(zip(CHANNELS, grads, strict=False)):
             modes = torch.fft.rfftn(grad)
@@ -191,19 +190,19 @@ class _Filtered(torch.autograd.Function):
             over_slices(
                 lambda s, i, j, g=given, c=c, l=l, o=out: _shell_loop(*g, o[s], l == 1, c, *tables, i, j), grid.n
             )
-        return None, partial.sum(0).float() / grid.n**3, None
+        return None, partial.sum(0).to(delta_k.real.dtype) / grid.n**3, None
 
 
 @lru_cache(maxsize=8)
-def _loop_tables(grid):
+def _loop_tables(grid, dtype):
     """What both loops read: polynomial rows, shells, k_z, 1 / W along one axis, and how far each row reaches."""
-    k_x, k_y, k_z = (k.double() for k in grid.wavevector())
+    k_x, k_y, k_z = grid.wavevector(dtype=torch.float64)
     inside = grid.k_nyq**2 - (k_x**2 + k_y**2)[..., 0]
     reach = torch.floor(inside.clamp(min=0).sqrt() / grid.k_f * (1 + 1e-12)).int() + 1
     reach = reach.where(inside > 0, 0).clamp(max=grid.n // 2 + 1)
-    inverse_window = 1 / grid.window()[:, 0, 0]
-    rows, shells = _rows(grid, "cpu", torch.float32), grid.shells()
-    return tuple(x.contiguous().numpy() for x in (rows, shells.index, k_z.float().flatten(), inverse_window, reach))
+    inverse_window = 1 / grid.window(dtype=dtype)[:, 0, 0]
+    tables = _rows(grid, "cpu", dtype), grid.shells().index, k_z.to(dtype).flatten(), inverse_window, reach
+    return tuple(x.contiguous().numpy() for x in tables)
 
 
 @kernel

@@ -15,7 +15,7 @@ from torch.nn.functional import gelu, softplus
 from torch.utils.checkpoint import checkpoint
 
 from nbkit.filters import RadialProfiles, filtered
-from nbkit.fused import FusedResponse
+from nbkit.fused import FusedResponse, cubics
 from nbkit.grid import Grid, to_fourier, to_real
 from nbkit.invariants import invariants, names, transformed
 
@@ -97,7 +97,7 @@ def classical_marks():
 
 
 class Responses(nn.Module):
-    """eta = bias + sum_a h_a(f_a) + h_x(E0, E2, I3), eq. 9: one small MLP (Lin GELU Lin) an invariant, and a cross term.
+    """eta = bias + sum_a h_a(f_a) + h_x(E0, E2, I3), eq. 9: a small MLP (Lin GELU Lin) an invariant, and a cross term.
 
     The output layers start at 0 and the bias at log(e - 1), so that M = softplus(eta) starts at 1.
 
@@ -109,13 +109,14 @@ class Responses(nn.Module):
     def __init__(self, l_max=2, cross=True, width=16, cross_width=8):
         super().__init__()
         self.names = names(l_max)
-        cross_width = cross_width if cross and l_max == 2 else 0
+        self.crossed = cross and l_max == 2
         self.w = nn.Parameter(_uniform(len(self.names), width, fan_in=1))
         self.b = nn.Parameter(_uniform(len(self.names), width, fan_in=1))
         self.v = nn.Parameter(torch.zeros(len(self.names), width))
-        self.cross_w = nn.Parameter(_uniform(cross_width, 3, fan_in=3))
-        self.cross_b = nn.Parameter(_uniform(cross_width, fan_in=3))
-        self.cross_v = nn.Parameter(torch.zeros(cross_width))
+        if self.crossed:
+            self.cross_w = nn.Parameter(_uniform(cross_width, 3, fan_in=3))
+            self.cross_b = nn.Parameter(_uniform(cross_width, fan_in=3))
+            self.cross_v = nn.Parameter(torch.zeros(cross_width))
         self.bias = nn.Parameter(torch.tensor(log(e - 1)))
 
     def terms(self, maps):
@@ -124,17 +125,19 @@ class Responses(nn.Module):
         terms = {}
         for name, w, b, v in zip(self.names, self.w, self.b, self.v, strict=True):
             terms[f"h_{name}"] = gelu(seen[name][..., None] * w + b) @ v.to(seen[name].dtype)
-        if len(self.cross_v):
+        if self.crossed:
             three = torch.stack([seen["E0"], seen["E2"], seen["I3"]], dim=-1)
             hidden = gelu(three @ self.cross_w.T.to(three.dtype) + self.cross_b)
             terms["h_x"] = hidden @ self.cross_v.to(three.dtype)
         return terms
 
     def forward(self, f_lm):
-        """eta of the filtered maps: compiled on the CPU in float32, else plain torch in pieces that bound the memory."""
-        weights = self.w, self.b, self.v, self.cross_w, self.cross_b, self.cross_v
+        """eta of the filtered maps: compiled on the CPU in float32, else plain torch in pieces to bound the memory."""
         if f_lm[0].device.type == "cpu" and all(x.dtype == torch.float32 for x in (f_lm[0], self.w)):
-            return self.bias + FusedResponse.apply(*weights, *f_lm)
+            tables = cubics(f_lm, self.w, self.b, self.v)
+            none = torch.empty(0, 3), torch.empty(0), torch.empty(0)
+            cross = (self.cross_w, self.cross_b, self.cross_v) if self.crossed else none
+            return self.bias + FusedResponse.apply(*tables, *cross, *f_lm)
         pieces = zip(*(f.reshape(-1).split(VOXELS_AT_ONCE) for f in f_lm), strict=True)
         eta = [checkpoint(self._plain, *piece, use_reentrant=False) for piece in pieces]
         return torch.cat(eta).reshape(f_lm[0].shape)

@@ -7,6 +7,7 @@ Name some of them on the command line to run only those.
 import contextlib
 import io
 import json
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import Pk_library
 import torch
 
-from nbkit import Grid, spectra
+from nbkit import Grid, LearnedMark, marked_field, spectra
 
 MEASURES = {}
 
@@ -56,6 +57,70 @@ def power_spectra():
         quiet(lambda: Pk_library.XPk([delta.numpy(), other.numpy()], 1000.0, axis=0, MAS=["PCS", "PCS"], threads=2)),
     )
     return {"spectra_over_2fft": ours / ffts, "pylians_over_spectra": pylians / ours}
+
+
+def _training_step(n):
+    """Forward and backward of mark and spectra for one simulation, as training runs it."""
+    grid = Grid(n, 1000.0 * n / 128, "PCS")
+    density = torch.randn(grid.shape, generator=torch.Generator().manual_seed(1)).exp()
+    delta, mark = density / density.mean() - 1, LearnedMark(grid)
+    for parameter in mark.parameters():
+        parameter.data += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2))
+
+    def step():
+        P = spectra(delta, marked_field(mark(delta), delta), grid=grid, kmax=0.3)
+        ((P.P_mm / P.P_dd).log() + P.P_dm / (P.P_dd * P.P_mm).sqrt()).sum().backward()
+
+    return step
+
+
+def _twenty_ffts(n):
+    """Ten transforms there and ten back, each of another field."""
+    fields = list(torch.randn(10, n, n, n))
+    modes = [torch.fft.rfftn(x) for x in fields]
+
+    def ffts():
+        for x in fields:
+            torch.fft.rfftn(x)
+        for x in modes:
+            torch.fft.irfftn(x, s=(n, n, n), dim=(-3, -2, -1))
+
+    return ffts
+
+
+@measures
+def mark_step():
+    table = {}
+    for n in (64, 128):
+        step, ffts = seconds(_training_step(n), _twenty_ffts(n), repeats=11)
+        table[f"step_over_20fft_{n}"] = step / ffts
+    return table
+
+
+_PEAK_SCRIPT = """
+import pathlib, sys
+sys.path.insert(0, sys.argv[1])
+import bench
+proc = pathlib.Path("/proc/self")
+peak = lambda: int(next(x for x in (proc / "status").read_text().splitlines() if x.startswith("VmHWM")).split()[1])
+bench._training_step(16)()
+step = bench._training_step(128)
+(proc / "clear_refs").write_text("5")
+before = peak()
+step()
+one = peak() - before
+for _ in range(3):
+    step()
+print(one / 1024, (peak() - before) / 1024)
+"""
+
+
+@measures
+def mark_memory():
+    """Peak memory that training steps at 128^3 add (cached wavevectors included), after one step and after four."""
+    command = [sys.executable, "-c", _PEAK_SCRIPT, str(Path(__file__).parent)]
+    one, four = map(float, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    return {"step_extra_mb_128": four, "four_steps_over_one_mb_128": four / one}
 
 
 def main(names):
