@@ -4,6 +4,8 @@ Mesh point i along a side lies at x = i L / n, as in Pylians. The compiled loops
 whatever the number of threads, so a density never depends on it.
 """
 
+from functools import lru_cache
+
 import numpy as np
 import torch
 
@@ -36,11 +38,11 @@ def counts(positions, n, per_length, order):
     if positions.device.type != "cpu":
         return _counts(positions, n, per_length, order)
     mesh = torch.zeros(n, n, n)
-    loop = _paint_cic if order == 2 else _paint
-    x, out, bad = positions.contiguous().numpy(), mesh.numpy(), np.zeros(16, dtype=np.int64)
+    loop = _painter(order)
+    x, out, bad = positions.contiguous().numpy(), mesh.view(-1).numpy(), np.zeros(16, dtype=np.int64)
     # Every thread reads all particles but writes only its own planes of x: no races, no private meshes.
     slabs = min(torch.get_num_threads(), 16)
-    over_slices(lambda i, lo, hi: loop(x, np.float32(per_length), order, lo, hi, out, bad[i : i + 1]), n, slabs)
+    over_slices(lambda i, lo, hi: loop(x, np.float32(per_length), n, lo, hi, out, bad[i : i + 1]), n, slabs)
     if bad[0]:
         raise ValueError(f"{bad[0]} of {len(x)} positions are not finite or more than {FARTHEST:g} boxes away.")
     return mesh
@@ -52,13 +54,15 @@ def kicked(positions, velocities, force, alpha, beta, drift, box_size):
     Parameters
     ----------
     positions, velocities : (p, 3) float32 [Mpc/h].
-    force : (3, m, m, m) float32.
+    force : three fields (m, m, m) float32, its components.
     """
-    m = force.shape[-1]
+    m = force[0].shape[-1]
     if positions.device.type == "cpu":
-        x, v, f = positions.numpy(), velocities.numpy(), force.numpy()
+        # In memory as the FFT leaves them: y, x, z.
+        flat = [f.transpose(0, 1).contiguous().view(-1) for f in force]
+        arrays = [a.numpy() for a in (positions, velocities, *flat)]
         numbers = [np.float32(number) for number in (m / box_size, alpha, beta, drift, box_size)]
-        over_slices(lambda _, i, j: _kick_loop(x, v, f, *numbers, i, j), len(x))
+        over_slices(lambda _, i, j: _kick_loop(*arrays, m, *numbers, i, j), len(positions))
         return
     velocities.mul_(alpha).add_(_read(force, positions * (m / box_size)), alpha=beta)
     positions.add_(velocities, alpha=drift).remainder_(box_size)
@@ -98,129 +102,117 @@ def _counts(positions, n, per_length, order):
 
 
 def _read(force, x):
-    flat, out = force.flatten(1), torch.zeros_like(x)
-    for index, weight in _clouds(x, force.shape[-1], 2):
-        out += (flat[:, index] * weight).T
+    out = torch.zeros_like(x)
+    for index, weight in _clouds(x, force[0].shape[-1], 2):
+        for axis in range(3):
+            out[:, axis] += weight * force[axis].reshape(-1)[index]
     return out
 
 
 @kernel
-def _paint_cic(x, per_length, order, lo, hi, mesh, bad):
-    n = mesh.shape[0]
-    one = np.float32(1)
-    limit = np.float32(FARTHEST * n)
-    for p in range(x.shape[0]):
-        u, v, w = x[p, 0] * per_length, x[p, 1] * per_length, x[p, 2] * per_length
-        if not (abs(u) < limit and abs(v) < limit and abs(w) < limit):
-            bad[0] += 1
-            continue
-        i0 = int(np.floor(u))
-        d = u - np.float32(i0)
-        if i0 < 0 or i0 >= n:
-            i0 %= n
-        i1 = i0 + 1 if i0 + 1 < n else 0
-        mine0, mine1 = lo <= i0 < hi, lo <= i1 < hi
-        if not (mine0 or mine1):
-            continue
-        j0, k0 = int(np.floor(v)), int(np.floor(w))
-        e, f = v - np.float32(j0), w - np.float32(k0)
-        if j0 < 0 or j0 >= n:
-            j0 %= n
-        if k0 < 0 or k0 >= n:
-            k0 %= n
-        j1 = j0 + 1 if j0 + 1 < n else 0
-        k1 = k0 + 1 if k0 + 1 < n else 0
-        if mine0:
-            a = (one - d) * (one - e)
-            mesh[i0, j0, k0] += a * (one - f)
-            mesh[i0, j0, k1] += a * f
-            a = (one - d) * e
-            mesh[i0, j1, k0] += a * (one - f)
-            mesh[i0, j1, k1] += a * f
-        if mine1:
-            a = d * (one - e)
-            mesh[i1, j0, k0] += a * (one - f)
-            mesh[i1, j0, k1] += a * f
-            a = d * e
-            mesh[i1, j1, k0] += a * (one - f)
-            mesh[i1, j1, k1] += a * f
+def _start(x, n, size, order):
+    """First mesh point of a cloud at x in cells, and how far x lies from the cloud's reference point.
+
+    Indices are unsigned, which spares the compiled loops a test for negative ones at every access.
+    """
+    if not (x >= 0 and x < size):
+        x -= size * np.floor(x / size)
+    whole = int(x if order % 2 == 0 else x + np.float32(0.5))
+    first = whole - (order - 1) // 2
+    if first < 0:
+        first += n
+    if first >= n:
+        first -= n
+    return np.uint64(first), x - np.float32(whole)
 
 
 @kernel
-def _weights(x, order, w):
-    """Weights of the cloud into w; its first mesh point."""
-    first = int(np.floor(x if order % 2 == 0 else x + np.float32(0.5)))
-    d = x - np.float32(first)
-    e = np.float32(1) - d
+def _weights(d, order):
+    """Weights of the cloud; unused ones are 0."""
+    half, zero, one = np.float32(0.5), np.float32(0), np.float32(1)
+    e = one - d
     if order == 1:
-        w[0] = 1
-    elif order == 2:
-        w[0], w[1] = e, d
-    elif order == 3:
-        w[0], w[1], w[2] = 0.5 * (0.5 - d) ** 2, 0.75 - d**2, 0.5 * (0.5 + d) ** 2
-    else:
-        w[0], w[3] = e**3 / 6, d**3 / 6
-        w[1], w[2] = (4 - 6 * d**2 + 3 * d**3) / 6, (4 - 6 * e**2 + 3 * e**3) / 6
-    return first - (order - 1) // 2
+        return one, zero, zero, zero
+    if order == 2:
+        return e, d, zero, zero
+    if order == 3:
+        return half * (half - d) * (half - d), np.float32(0.75) - d * d, half * (half + d) * (half + d), zero
+    sixth, three, four, six = np.float32(1 / 6), np.float32(3), np.float32(4), np.float32(6)
+    inner = (four - six * d * d + three * d * d * d) * sixth, (four - six * e * e + three * e * e * e) * sixth
+    return e * e * e * sixth, inner[0], inner[1], d * d * d * sixth
 
 
-@kernel
-def _paint(x, per_length, order, lo, hi, mesh, bad):
-    n = mesh.shape[0]
-    limit = np.float32(FARTHEST * n)
-    w = np.empty((3, 4), dtype=np.float32)
-    for p in range(x.shape[0]):
-        u, v, t = x[p, 0] * per_length, x[p, 1] * per_length, x[p, 2] * per_length
-        if not (abs(u) < limit and abs(v) < limit and abs(t) < limit):
-            bad[0] += 1
-            continue
-        i = _weights(u, order, w[0])
-        j = _weights(v, order, w[1])
-        k = _weights(t, order, w[2])
-        for a in range(order):
-            ia = (i + a) % n
-            if lo <= ia < hi:
+@lru_cache(maxsize=4)
+def _painter(order):
+    """The painting loop of one order; a constant order lets the compiler unroll the cloud."""
+
+    @kernel
+    def loop(x, per_length, n, lo, hi, mesh, bad):
+        N, lo, hi = np.uint64(n), np.uint64(lo), np.uint64(hi)
+        size, limit = np.float32(n), np.float32(FARTHEST * n)
+        for p in range(x.shape[0]):
+            u, v, t = x[p, 0] * per_length, x[p, 1] * per_length, x[p, 2] * per_length
+            if not (abs(u) < limit and abs(v) < limit and abs(t) < limit):
+                bad[0] += 1
+                continue
+            i, d_i = _start(u, n, size, order)
+            if i + np.uint64(order) <= N and (i >= hi or i + np.uint64(order) <= lo):
+                continue
+            j, d_j = _start(v, n, size, order)
+            k, d_k = _start(t, n, size, order)
+            w_i, w_j, w_k = _weights(d_i, order), _weights(d_j, order), _weights(d_k, order)
+            inside = k + np.uint64(order) <= N
+            for a in range(order):
+                i_a = i + np.uint64(a)
+                if i_a >= N:
+                    i_a -= N
+                if i_a < lo or i_a >= hi:
+                    continue
                 for b in range(order):
-                    jb, w_ab = (j + b) % n, w[0, a] * w[1, b]
+                    j_b = j + np.uint64(b)
+                    if j_b >= N:
+                        j_b -= N
+                    row, w = (i_a * N + j_b) * N, w_i[a] * w_j[b]
                     for c in range(order):
-                        kc = k + c
-                        if kc < 0 or kc >= n:
-                            kc %= n
-                        mesh[ia, jb, kc] += w_ab * w[2, c]
+                        k_c = k + np.uint64(c)
+                        if not inside and k_c >= N:
+                            k_c -= N
+                        mesh[row + k_c] += w * w_k[c]
+
+    return loop
 
 
 @kernel
-def _kick_loop(x, v, force, per_length, alpha, beta, drift, box_size, start, stop):
-    n = force.shape[1]
-    one = np.float32(1)
+def _kick_loop(x, v, f_x, f_y, f_z, n, per_length, alpha, beta, drift, box_size, start, stop):
+    N, one, size = np.uint64(n), np.float32(1), np.float32(n)
     for p in range(start, stop):
-        u, t, w = x[p, 0] * per_length, x[p, 1] * per_length, x[p, 2] * per_length
-        i0, j0, k0 = int(u), int(t), int(w)
-        d, e, f = u - np.float32(i0), t - np.float32(j0), w - np.float32(k0)
-        # Rounding may put a particle of the last cell at its far edge.
-        i0, j0, k0 = i0 % n if i0 >= n else i0, j0 % n if j0 >= n else j0, k0 % n if k0 >= n else k0
-        i1 = i0 + 1 if i0 + 1 < n else 0
-        j1 = j0 + 1 if j0 + 1 < n else 0
-        k1 = k0 + 1 if k0 + 1 < n else 0
-        w00, w01, w10, w11 = (one - d) * (one - e), (one - d) * e, d * (one - e), d * e
-        for axis in range(3):
-            near = (
-                w00 * force[axis, i0, j0, k0]
-                + w01 * force[axis, i0, j1, k0]
-                + w10 * force[axis, i1, j0, k0]
-                + w11 * force[axis, i1, j1, k0]
-            )
-            far = (
-                w00 * force[axis, i0, j0, k1]
-                + w01 * force[axis, i0, j1, k1]
-                + w10 * force[axis, i1, j0, k1]
-                + w11 * force[axis, i1, j1, k1]
-            )
-            speed = alpha * v[p, axis] + beta * ((one - f) * near + f * far)
-            v[p, axis] = speed
-            place = x[p, axis] + drift * speed
-            if place < 0 or place >= box_size:
-                place -= box_size * np.floor(place / box_size)
-                if place >= box_size:
-                    place = np.float32(0)
-            x[p, axis] = place
+        i, d = _start(x[p, 0] * per_length, n, size, 2)
+        j, e = _start(x[p, 1] * per_length, n, size, 2)
+        k, f = _start(x[p, 2] * per_length, n, size, 2)
+        i_1 = i + np.uint64(1) if i + np.uint64(1) < N else np.uint64(0)
+        j_1 = j + np.uint64(1) if j + np.uint64(1) < N else np.uint64(0)
+        k_1 = k + np.uint64(1) if k + np.uint64(1) < N else np.uint64(0)
+        rows = (j * N + i) * N, (j_1 * N + i) * N, (j * N + i_1) * N, (j_1 * N + i_1) * N
+        w = (one - d) * (one - e), (one - d) * e, d * (one - e), d * e
+        _move(x, v, p, 0, alpha, beta * _cic(f_x, rows, w, k, k_1, f), drift, box_size)
+        _move(x, v, p, 1, alpha, beta * _cic(f_y, rows, w, k, k_1, f), drift, box_size)
+        _move(x, v, p, 2, alpha, beta * _cic(f_z, rows, w, k, k_1, f), drift, box_size)
+
+
+@kernel
+def _cic(field, rows, w, k, k_1, f):
+    near = w[0] * field[rows[0] + k] + w[1] * field[rows[1] + k]
+    near += w[2] * field[rows[2] + k] + w[3] * field[rows[3] + k]
+    far = w[0] * field[rows[0] + k_1] + w[1] * field[rows[1] + k_1]
+    far += w[2] * field[rows[2] + k_1] + w[3] * field[rows[3] + k_1]
+    return (np.float32(1) - f) * near + f * far
+
+
+@kernel
+def _move(x, v, p, axis, alpha, kick, drift, box_size):
+    speed = alpha * v[p, axis] + kick
+    place = x[p, axis] + drift * speed
+    if place < 0 or place >= box_size:
+        place -= box_size * np.floor(place / box_size)
+    v[p, axis] = speed
+    x[p, axis] = place
