@@ -1,0 +1,28 @@
+"""The cosmic web's classes where they are known: plane waves, and the trace of the tidal tensor."""
+
+import torch
+
+from nbkit import Grid
+from nbkit.environment import tidal_eigenvalues, web_class
+from nbkit.grid import to_fourier, to_real
+from nbkit.mark import smoothing_kernel
+
+
+def test_trace_is_the_smoothed_density(lognormal):
+    delta, grid = lognormal(16, 100.0)
+    delta_k = to_fourier(delta, grid)
+    smoothed = to_real(delta_k * smoothing_kernel("gaussian", 8.0, grid, delta_k), grid)
+    trace = tidal_eigenvalues(delta, grid, R=8.0).sum(-1)
+    torch.testing.assert_close(trace, smoothed - smoothed.mean(), rtol=0, atol=1e-10)
+
+
+def test_crossing_waves_make_sheets_filaments_and_knots():
+    """One wave collapses along one axis; two along two; three along three: where all crests meet, and nowhere else."""
+    grid = Grid(16, 100.0)
+    wave = torch.cos(2 * torch.pi * (torch.arange(16, dtype=torch.float64) + 0.5) / 16)
+    axes = wave[:, None, None], wave[None, :, None], wave[None, None, :]
+    for count in (1, 2, 3):
+        delta = sum(axes[:count]).expand(16, 16, 16)
+        crests = sum((x > 0).int() for x in axes[:count]).expand(16, 16, 16)
+        # The transform leaves rounding noise of 1e-17 along the other axes, so the threshold is not quite 0.
+        assert torch.equal(web_class(delta, grid, R=5.0, threshold=1e-9), crests)
