@@ -80,10 +80,17 @@ def _local_client(tasks):
     from dask.system import CPU_COUNT
     from distributed import Client, LocalCluster
 
-    settings = {"threads_per_worker": 1, "dashboard_address": None, "silence_logs": logging.CRITICAL}
+    # The scheduler always listens somewhere for its dashboard; a port of its own choice cannot be taken already.
+    quiet = {"dashboard_address": "127.0.0.1:0", "scheduler_kwargs": {"dashboard": False}}
     with (
         _script_not_run_by_workers(),
-        LocalCluster(n_workers=min(CPU_COUNT, tasks), processes=True, **settings) as cluster,
+        LocalCluster(
+            n_workers=min(CPU_COUNT, tasks),
+            threads_per_worker=1,
+            processes=True,
+            silence_logs=logging.CRITICAL,
+            **quiet,
+        ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         yield client

@@ -47,7 +47,7 @@ class Preset:
     steps: int | None = None
 
     def __post_init__(self):
-        if not self.name or Path(self.name).name != self.name:
+        if self.name in ("", "..") or Path(self.name).name != self.name:
             raise ValueError(f"name is {self.name!r}; it must be fit to name a folder.")
         for what in ("BSQ", "latin_hypercube", "fiducial", "pairs"):
             if not 1 <= getattr(self, what) <= 1_000_000:
@@ -191,8 +191,9 @@ def _finish(source, files, client, progress):
             for name, rows in fields.items():
                 writers[name].write(rows)
 
-        # Eight simulations of 32^3, or one larger, keep a core busy for about a second.
-        farm(source.field, calls, receive, max(1, 2**18 // n**3), client, progress)
+        # Eight simulations of 32^3, or one of 64^3, keep a core busy for about a second.
+        batch = min(max(1, 2**18 // n**3), 8)
+        farm(source.field, calls, receive, batch, client, progress)
     if refused:
         more = f" and {len(refused) - 5} more" if len(refused) > 5 else ""
         raise ValueError(
