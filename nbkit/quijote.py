@@ -205,7 +205,8 @@ def snapshot(path, grid):
     low, high = positions.min(), positions.max()
     if not (low >= 0 and high <= header.boxsize * (1 + 1e-6)):
         raise Unusable(f"has positions from {low:g} to {high:g}; 0 to {header.boxsize:g} kpc/h are possible")
-    return paint(torch.from_numpy(positions / np.float32(1e3)), grid).numpy()
+    positions /= 1e3
+    return paint(torch.from_numpy(positions), grid).numpy()
 
 
 def _check_numbers(array, shape):

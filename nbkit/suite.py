@@ -13,7 +13,7 @@ from nbkit.cosmology import FIDUCIAL, derivative_thetas, latin_hypercube_thetas,
 from nbkit.farm import farm
 from nbkit.grid import Grid
 from nbkit.quijote import Files
-from nbkit.simulate import Simulator
+from nbkit.simulate import A_START, SOFTENING, Simulator
 from nbkit.store import Contents, SimulationSet, finished
 from nbkit.writer import Writer, room_for
 
@@ -153,6 +153,7 @@ class _Simulations:
             theta = np.tile(derivative_thetas().get(name, FIDUCIAL), (count, 1))
         settings = {"source": "nbkit", "n": grid.n, "box_size": grid.box_size, "mas": grid.mas}
         settings |= {what: getattr(simulator, what) for what in ("particles", "force_factor", "steps")}
+        settings |= {"a_start": A_START, "softening": list(SOFTENING)}
         return Contents(theta, FIRST_SEED[name] + np.arange(count), settings)
 
     def calls(self, name, contents, rows):
