@@ -33,3 +33,28 @@ def tidal_eigenvalues(delta, grid, R=10.0):
 def web_class(delta, grid, R=10.0, threshold=0.0):
     """How many directions collapse, 0 ... 3 = void, sheet, filament, knot: eigenvalues above the threshold."""
     return (tidal_eigenvalues(delta, grid, R) > threshold).sum(-1)
+
+
+def peaks(field, quantile=0.95):
+    """Voxels above all 26 neighbours, among the highest of the field: (n, n, n) bool."""
+    wrapped = torch.nn.functional.pad(field[None, None], (1,) * 6, mode="circular")
+    highest = torch.nn.functional.max_pool3d(wrapped, 3, stride=1)[0, 0]
+    return (field == highest) & (field > torch.quantile(field.flatten()[::7], quantile))
+
+
+def stacked(field, centres, grid, r_max=60.0):
+    """Mean of a field at distance r from marked voxels: r [Mpc/h] and values, in bins of one cell.
+
+    Parameters
+    ----------
+    field : (n, n, n).
+    centres : (n, n, n) bool, the voxels to stack on.
+    """
+    correlation = to_fourier(field, grid) * to_fourier(centres.to(field.dtype), grid).conj()
+    around = to_real(correlation, grid) / centres.sum()
+    cells = torch.minimum(torch.arange(grid.n), grid.n - torch.arange(grid.n)).to(field.dtype)
+    r = (cells[:, None, None] ** 2 + cells[:, None] ** 2 + cells**2).sqrt()
+    bin, last = r.round().long(), int(r_max / grid.cell_size)
+    count = torch.bincount(bin.flatten())
+    mean_r = torch.bincount(bin.flatten(), r.flatten()) / count
+    return grid.cell_size * mean_r[: last + 1], (torch.bincount(bin.flatten(), around.flatten()) / count)[: last + 1]

@@ -54,7 +54,7 @@ def limits(field, name):
     """Colour range: the central 99 % (of every fifth voxel), about 0 where the map diverges, of what `shown` draws."""
     values = shown(field.flatten()[::5], name)
     low, high = np.quantile(values, [0.005, 0.995])
-    if MAPS[name] == "PuOr_r":
+    if MAPS.get(name, "PuOr_r") == "PuOr_r":
         high = max(abs(low), abs(high))
         low = -high
     return float(low), float(high) if high > low else float(low) + 1e-6
@@ -66,20 +66,20 @@ def shown(field, name):
     return np.log10(np.maximum(1 + values, 0.01)) if name == "delta" else values
 
 
-def slices(fields, grid, axis=2, index=0, names=None):
+def slices(fields, grid, axis=2, index=0):
     """A row of slices through several fields, each with its own colour bar.
 
     Parameters
     ----------
-    fields : dict name -> (n, n, n) tensor; a name in `MAPS` chooses colours and label.
+    fields : dict name -> (n, n, n) tensor; a name in `MAPS` chooses colours and label, others are signed fields.
     """
     figure, axes = plt.subplots(1, len(fields), figsize=(2.9 * len(fields), 3.3), layout="constrained")
     across = [x for i, x in enumerate("xyz") if i != axis]
     for ax, (name, field) in zip(np.atleast_1d(axes), fields.items(), strict=True):
         low, high = limits(field, name)
         picture = shown(slice_of(field, axis, index), name)
-        drawn = ax.imshow(picture, cmap=MAPS[name], vmin=low, vmax=high, extent=(0, grid.box_size) * 2)
-        label = r"$\log_{10}(1+\delta)$" if name == "delta" else LABELS[name]
+        drawn = ax.imshow(picture, cmap=MAPS.get(name, "PuOr_r"), vmin=low, vmax=high, extent=(0, grid.box_size) * 2)
+        label = r"$\log_{10}(1+\delta)$" if name == "delta" else LABELS.get(name, name)
         figure.colorbar(drawn, ax=ax, location="top", label=label, shrink=0.9, aspect=18)
         ax.set(
             xlabel=rf"${across[0]}$ [Mpc/$h$]",
@@ -147,7 +147,7 @@ def kernel_panels(maps, grid):
 
 def kernel_pyramid(maps, grid):
     """All nine kernels, a row for each l, m from left to right."""
-    figure, axes = plt.subplots(3, 5, figsize=(11, 7.4), layout="constrained")
+    figure, axes = plt.subplots(3, 5, figsize=(11, 6.4), layout="constrained")
     for ax in axes.flat:
         ax.set_axis_off()
     for l, m in CHANNELS:

@@ -3,7 +3,7 @@
 import torch
 
 from nbkit import Grid
-from nbkit.environment import tidal_eigenvalues, web_class
+from nbkit.environment import peaks, stacked, tidal_eigenvalues, web_class
 from nbkit.grid import to_fourier, to_real
 from nbkit.mark import smoothing_kernel
 
@@ -26,3 +26,20 @@ def test_crossing_waves_make_sheets_filaments_and_knots():
         crests = sum((x > 0).int() for x in axes[:count]).expand(16, 16, 16)
         # The transform leaves rounding noise of 1e-17 along the other axes, so the threshold is not quite 0.
         assert torch.equal(web_class(delta, grid, R=5.0, threshold=1e-9), crests)
+
+
+def test_stacking_finds_the_profile_around_peaks():
+    """Identical blobs at three places, one across the boundary: their peaks are found, and the stack is the blob."""
+    grid, places = Grid(32, 64.0), [(0, 0, 0), (16, 0, 16), (16, 16, 0)]
+    cells = torch.minimum(torch.arange(32), 32 - torch.arange(32)).double()
+    blob = torch.exp(-2 * (cells[:, None, None] ** 2 + cells[:, None] ** 2 + cells**2) / 3**2)
+    field = sum(blob.roll(place, (0, 1, 2)) for place in places)
+    found = peaks(field)
+    assert sorted(map(tuple, found.nonzero().tolist())) == sorted(places)
+    r, profile = stacked(field, found, grid, r_max=12.0)
+    assert r[0] == 0
+    exact = torch.bincount(
+        (cells[:, None, None] ** 2 + cells[:, None] ** 2 + cells**2).sqrt().round().long().flatten(), blob.flatten()
+    )
+    count = torch.bincount((cells[:, None, None] ** 2 + cells[:, None] ** 2 + cells**2).sqrt().round().long().flatten())
+    torch.testing.assert_close(profile, (exact / count)[: len(profile)], rtol=0, atol=1e-6)
