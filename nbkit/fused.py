@@ -92,20 +92,20 @@ def _nine(maps):
 
 
 @kernel
-def _block_features(f0, f1, f2, f3, f4, f5, f6, f7, f8, channels, s, m, E, t):
-    """Invariants E and what the MLPs see, t, of voxels s ... s + m."""
+def _block_features(f, channels, m, E, t):
+    """Invariants E and what the MLPs see, t, of the m voxels of a block."""
     for i in range(m):
-        E[0, i] = f0[s + i]
-        y = log(ONE + abs(f0[s + i]))
-        t[0, i] = y if f0[s + i] >= 0 else -y
+        E[0, i] = f[0, i]
+        y = log(ONE + abs(f[0, i]))
+        t[0, i] = y if f[0, i] >= 0 else -y
     if channels > 1:
         for i in range(m):
-            x, y, z = f1[s + i], f2[s + i], f3[s + i]
+            x, y, z = f[1, i], f[2, i], f[3, i]
             E[1, i] = np.sqrt(x * x + y * y + z * z + EPS)
             t[1, i] = log(ONE + E[1, i])
     if channels > 2:
         for i in range(m):
-            a, b, c, d, e = f4[s + i], f5[s + i], f6[s + i], f7[s + i], f8[s + i]
+            a, b, c, d, e = f[4, i], f[5, i], f[6, i], f[7, i], f[8, i]
             E[2, i] = np.sqrt(A2 * (a * a + b * b + c * c + d * d + e * e) + EPS)
             xx, yy, zz = A * e - A_ROOT3 * c, -A * e - A_ROOT3 * c, TWO * A_ROOT3 * c
             xy, yz, xz = A * a, A * b, A * d
@@ -116,13 +116,27 @@ def _block_features(f0, f1, f2, f3, f4, f5, f6, f7, f8, channels, s, m, E, t):
 
 
 @kernel
+def _loaded(f0, f1, f2, f3, f4, f5, f6, f7, f8, channels, s, m, f):
+    """Copy the voxels s ... s + m of the maps in use into f."""
+    f[0, :m] = f0[s : s + m]
+    if channels > 1:
+        f[1, :m], f[2, :m], f[3, :m] = f1[s : s + m], f2[s : s + m], f3[s : s + m]
+    if channels > 2:
+        f[4, :m], f[5, :m], f[6, :m] = f4[s : s + m], f5[s : s + m], f6[s : s + m]
+        f[7, :m], f[8, :m] = f7[s : s + m], f8[s : s + m]
+
+
+@kernel
 def _eta_loop(f0, f1, f2, f3, f4, f5, f6, f7, f8, tables, cubics, cross_w, cross_b, cross_v, start, stop, eta):
     channels = len(tables)
-    E, t = np.empty((4, BLOCK), np.float32), np.empty((4, BLOCK), np.float32)
+    # All arithmetic is on rows of one array. Compiled loops pick their SIMD or scalar form by how far apart arrays lie,
+    # and the forms round differently: on arrays of their own, results would depend on where memory happened to be.
+    work = np.empty((18, BLOCK), np.float32)
+    f, E, t, out = work[:9], work[9:13], work[13:17], work[17]
     for s in range(start, stop, BLOCK):
         m = min(BLOCK, stop - s)
-        _block_features(f0, f1, f2, f3, f4, f5, f6, f7, f8, channels, s, m, E, t)
-        out = eta[s : s + m]
+        _loaded(f0, f1, f2, f3, f4, f5, f6, f7, f8, channels, s, m, f)
+        _block_features(f, channels, m, E, t)
         out[:] = 0
         for a in range(channels):
             first, begin = tables[a]
@@ -136,6 +150,18 @@ def _eta_loop(f0, f1, f2, f3, f4, f5, f6, f7, f8, tables, cubics, cross_w, cross
             for i in range(m):
                 z = w0 * t[0, i] + w2 * t[2, i] + w3 * t[3, i] + b_h
                 out[i] += v_h * z * normal(z)[0]
+        eta[s : s + m] = out[:m]
+
+
+@kernel
+def _stored(f, channels, s, m, g0, g1, g2, g3, g4, g5, g6, g7, g8):
+    """Copy f, now the gradients of the maps, to where they belong."""
+    g0[s : s + m] = f[0, :m]
+    if channels > 1:
+        g1[s : s + m], g2[s : s + m], g3[s : s + m] = f[1, :m], f[2, :m], f[3, :m]
+    if channels > 2:
+        g4[s : s + m], g5[s : s + m], g6[s : s + m] = f[4, :m], f[5, :m], f[6, :m]
+        g7[s : s + m], g8[s : s + m] = f[7, :m], f[8, :m]
 
 
 @kernel
@@ -144,12 +170,13 @@ def _gradient_loop(
     g0, g1, g2, g3, g4, g5, g6, g7, g8, g_cubics, g_cross_w, g_cross_b, g_cross_v, start, stop,
 ):  # fmt: skip
     channels = len(tables)
-    E, t = np.empty((4, BLOCK), np.float32), np.empty((4, BLOCK), np.float32)
-    g_t = np.empty((4, BLOCK), np.float32)
+    work = np.empty((22, BLOCK), np.float32)  # one array, for the reason given in _eta_loop
+    f, E, t, g_t, g = work[:9], work[9:13], work[13:17], work[17:21], work[21]
     for s in range(start, stop, BLOCK):
         m = min(BLOCK, stop - s)
-        _block_features(f0, f1, f2, f3, f4, f5, f6, f7, f8, channels, s, m, E, t)
-        g = grad[s : s + m]
+        _loaded(f0, f1, f2, f3, f4, f5, f6, f7, f8, channels, s, m, f)
+        _block_features(f, channels, m, E, t)
+        g[:m] = grad[s : s + m]
         g_t[:] = 0
         for a in range(channels):
             first, begin = tables[a]
@@ -184,14 +211,14 @@ def _gradient_loop(
             g_cross_w[h, 1] += sum_2
             g_cross_w[h, 2] += sum_3
         for i in range(m):
-            g0[s + i] = g_t[0, i] / (ONE + abs(E[0, i]))
+            f[0, i] = g_t[0, i] / (ONE + abs(E[0, i]))
         if channels > 1:
             for i in range(m):
                 over = g_t[1, i] / ((ONE + E[1, i]) * E[1, i])
-                g1[s + i], g2[s + i], g3[s + i] = over * f1[s + i], over * f2[s + i], over * f3[s + i]
+                f[1, i], f[2, i], f[3, i] = over * f[1, i], over * f[2, i], over * f[3, i]
         if channels > 2:
             for i in range(m):
-                a, b_, c, d, e = f4[s + i], f5[s + i], f6[s + i], f7[s + i], f8[s + i]
+                a, b_, c, d, e = f[4, i], f[5, i], f[6, i], f[7, i], f[8, i]
                 xx, yy, zz = A * e - A_ROOT3 * c, -A * e - A_ROOT3 * c, TWO * A_ROOT3 * c
                 xy, yz, xz = A * a, A * b_, A * d
                 square = E[2, i] * E[2, i]
@@ -200,8 +227,9 @@ def _gradient_loop(
                 g_E2 = g_t[2, i] / (ONE + E[2, i]) - THREE * g_t[3, i] * E[3, i] * square / (square * E[2, i] + EPS)
                 over = A2 * g_E2 / E[2, i]
                 g_xx, g_yy, g_zz = yy * zz - yz * yz, xx * zz - xz * xz, xx * yy - xy * xy
-                g4[s + i] = over * a + g_det * TWO * A * (yz * xz - xy * zz)
-                g5[s + i] = over * b_ + g_det * TWO * A * (xy * xz - xx * yz)
-                g6[s + i] = over * c + g_det * A_ROOT3 * (TWO * g_zz - g_xx - g_yy)
-                g7[s + i] = over * d + g_det * TWO * A * (xy * yz - yy * xz)
-                g8[s + i] = over * e + g_det * A * (g_xx - g_yy)
+                f[4, i] = over * a + g_det * TWO * A * (yz * xz - xy * zz)
+                f[5, i] = over * b_ + g_det * TWO * A * (xy * xz - xx * yz)
+                f[6, i] = over * c + g_det * A_ROOT3 * (TWO * g_zz - g_xx - g_yy)
+                f[7, i] = over * d + g_det * TWO * A * (xy * yz - yy * xz)
+                f[8, i] = over * e + g_det * A * (g_xx - g_yy)
+        _stored(f, channels, s, m, g0, g1, g2, g3, g4, g5, g6, g7, g8)
