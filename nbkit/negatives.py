@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from math import sqrt
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 # Draws of global negatives before giving up: each round replaces only what fell too close to an anchor.
@@ -61,7 +62,7 @@ class Candidates(NamedTuple):
 
 def normalised(theta, prior):
     """Theta (..., 5) in units of the prior (5, 2): 0 at its lower edges, 1 at its upper ones; float64."""
-    theta, prior = (torch.as_tensor(x, dtype=torch.float64) for x in (theta, prior))
+    theta, prior = (torch.from_numpy(np.array(x, dtype=np.float64)) for x in (theta, prior))
     u = (theta - prior[:, 0]) / (prior[:, 1] - prior[:, 0])
     outside = ((u < -1e-9) | (u > 1 + 1e-9)).any(-1) | ~torch.isfinite(u).all(-1)
     if outside.any():

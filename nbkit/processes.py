@@ -1,0 +1,63 @@
+"""One process or many: what `torchrun` set up, and the few sums that processes share."""
+
+import os
+
+import torch
+from torch import distributed
+
+
+def chosen_device(device="auto"):
+    """The torch device of a name; "auto" is this process's GPU if there is one, else the CPU."""
+    if device == "auto":
+        if not torch.cuda.is_available():
+            return torch.device("cpu")
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise ValueError(f'device is {device!r}; allowed are "auto", "cpu", "cuda" and "cuda:<number>".') from None
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f'device is {device!r}, but no GPU is usable here; use "auto" or "cpu".')
+    if chosen.type == "cuda" and chosen.index is None and "LOCAL_RANK" in os.environ:
+        return torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    return chosen
+
+
+class Processes:
+    """The group this process belongs to: `rank` of `size`, alone unless `torchrun` started several."""
+
+    def __init__(self, device):
+        self.device = device
+        self.size = int(os.environ.get("WORLD_SIZE", 1))
+        self.rank = int(os.environ.get("RANK", 0)) if self.size > 1 else 0
+        if self.size > 1 and not distributed.is_initialized():
+            distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    @property
+    def first(self):
+        """Whether this process writes files and shows progress."""
+        return self.rank == 0
+
+    def share(self, count):
+        """This process's part of `count` things, as a slice."""
+        return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+
+    def total(self, *values):
+        """Sums of plain numbers over all processes, as float64."""
+        if self.size == 1:
+            return values
+        sums = torch.tensor(values, dtype=torch.float64, device=self.device)
+        distributed.all_reduce(sums)
+        return tuple(sums.tolist())
+
+    def wait(self):
+        """Until all processes are here."""
+        if self.size > 1:
+            distributed.barrier()
+
+    def wrapped(self, module):
+        """The module with gradients averaged over processes."""
+        if self.size == 1 or not any(p.requires_grad for p in module.parameters()):
+            return module
+        ids = [self.device.index] if self.device.type == "cuda" else None
+        return torch.nn.parallel.DistributedDataParallel(module, device_ids=ids)

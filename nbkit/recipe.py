@@ -1,0 +1,106 @@
+"""How to train: every hyper-parameter of tables 1 and 2, in the paper's recipe and in the one tuned for small boxes."""
+
+from dataclasses import asdict, dataclass, field, fields, replace
+from math import cos, pi
+
+from nbkit.negatives import Negatives
+
+SCHEDULES = ("plateau", "cosine")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings of both stages; the defaults are the paper's.
+
+    Parameters
+    ----------
+    batch : anchors of one optimiser step, over all processes.
+    learning_rate, weight_decay, clip : of AdamW, and the largest norm of the gradient.
+    mark_rate, theta_rate : multiply the learning rate of the mark and, in stage two, of the theta head.
+    schedule : "plateau" multiplies the rate by `gamma` after `plateau_patience` epochs without progress, down to
+        `floor`; "cosine" rises over `warmup` of the steps and falls to 0 at the last of `epochs`.
+    patience, min_delta : epochs without a gain of `min_delta` in validation loss before a stage ends.
+    validation : fraction of the simulations held out.
+    pretrain_epochs, epochs : most epochs of stage one and of stage two.
+    pretrain_batch, pretrain_rate : batch and learning rate of stage one.
+    temperature, width, dimension : tau of the score, hidden width of the projectors, dimension D of the embeddings.
+    negatives : counts and scales of the candidates.
+    standardise : show the heads summaries of zero mean and unit scatter instead of raw ones.
+    keep_metric : start stage two from the metric of stage one instead of the identity.
+    """
+
+    batch: int = 16
+    learning_rate: float = 5e-4
+    weight_decay: float = 1e-4
+    clip: float = 10.0
+    mark_rate: float = 2.0
+    theta_rate: float = 0.25
+    schedule: str = "plateau"
+    gamma: float = 0.5
+    plateau_patience: int = 8
+    floor: float = 1e-7
+    warmup: float = 0.05
+    patience: int = 20
+    min_delta: float = 1e-5
+    validation: float = 0.15
+    pretrain_epochs: int = 200
+    epochs: int = 700
+    pretrain_batch: int = 16
+    pretrain_rate: float = 5e-4
+    temperature: float = 0.05
+    width: int = 64
+    dimension: int = 16
+    negatives: Negatives = field(default_factory=Negatives)
+    standardise: bool = False
+    keep_metric: bool = False
+
+    def __post_init__(self):
+        if isinstance(self.negatives, dict):  # as read back from JSON
+            object.__setattr__(self, "negatives", Negatives(**self.negatives))
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"schedule is {self.schedule!r}; allowed are {', '.join(SCHEDULES)}.")
+        for name in ("batch", "pretrain_batch", "epochs", "width", "dimension", "patience"):
+            if not (isinstance(getattr(self, name), int) and getattr(self, name) >= 1):
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be a whole number of at least 1.")
+        for name in ("learning_rate", "pretrain_rate", "clip", "temperature", "mark_rate", "theta_rate"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be positive.")
+        for name in ("validation", "gamma"):
+            if not 0 < getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must lie between 0 and 1.")
+
+
+RECIPES = {
+    "paper": Recipe(),
+    "tuned": Recipe(),
+}
+
+
+def recipe_named(recipe, **changes):
+    """The Recipe of a name ("paper", "tuned") or the one given, with `changes` to single settings."""
+    if isinstance(recipe, str):
+        if recipe not in RECIPES:
+            raise ValueError(f"recipe is {recipe!r}; allowed are {', '.join(RECIPES)}, or a Recipe.")
+        recipe = RECIPES[recipe]
+    elif not isinstance(recipe, Recipe):
+        raise TypeError(f"recipe is a {type(recipe).__name__}; give one of {', '.join(RECIPES)}, or a Recipe.")
+    allowed = [f.name for f in fields(Recipe)]
+    unknown = set(changes) - set(allowed)
+    if unknown:
+        raise ValueError(
+            f"No such setting of a recipe: {', '.join(sorted(unknown))}; allowed are {', '.join(allowed)}."
+        )
+    return replace(recipe, **changes)
+
+
+def as_json(recipe):
+    """The recipe as plain numbers and words; Recipe(**as_json(r)) == r."""
+    return asdict(recipe)
+
+
+def cosine_factor(step, steps, warmup):
+    """Share of the full learning rate at `step` of `steps`: a straight rise over `warmup`, half a cosine down to 0."""
+    rise = max(1, round(warmup * steps))
+    if step < rise:
+        return (step + 1) / rise
+    return 0.5 * (1 + cos(pi * (step - rise) / max(1, steps - rise)))

@@ -1,0 +1,121 @@
+"""Simulations to a trained mark: both stages of section 2.3, in one call that may be killed and called again."""
+
+import hashlib
+import json
+import warnings
+from copy import deepcopy
+from dataclasses import asdict
+
+import torch
+from torch import nn
+
+from nbkit.contrast import Heads
+from nbkit.data import WEIGHTS, TrainingData, fingerprint, generator
+from nbkit.mark import LearnedMark
+from nbkit.processes import Processes, chosen_device
+from nbkit.recipe import as_json, recipe_named
+from nbkit.run import claimed_folder, load_run, mark_settings
+from nbkit.trainer import Trainer
+
+# Where the mark's filters begin to fade, in units of k_Nyq.
+TAPER_BEGINS = 0.85
+
+
+def train(
+    simulations,
+    out,
+    *,
+    recipe=None,
+    kmax=0.3,
+    l_max=2,
+    radial="fourier",
+    cross=True,
+    residual=True,
+    mark=None,
+    seed=0,
+    device="auto",
+    memory=None,
+    checkpoint_every=30.0,
+    stop=None,
+    on_epoch=None,
+    progress=None,
+    fresh=False,
+):
+    """Train a mark on simulations, or go on where an earlier call was stopped or killed; gives the Run.
+
+    Under `torchrun` every process makes the same call, and they share each batch.
+
+    Parameters
+    ----------
+    simulations : a set of a suite, or anything with len(), `theta` (N, 5), `grid` and simulations[list] -> fields.
+    out : folder for run.json, checkpoints and history.csv.
+    recipe : "paper", "tuned" or a Recipe; default the paper's from 128^3 on, else the tuned one.
+    kmax : largest k of the spectra [h/Mpc].
+    l_max, radial, cross : of the LearnedMark.
+    residual : reward only what the mark adds to P_dd.
+    mark : start from this module instead; a mark without parameters stays as it is and only heads are trained.
+    seed : of weights, split, order and candidates.
+    device : "auto", "cpu", "cuda", "cuda:1".
+    memory : most bytes of fields to keep in memory [half of what is free]; 0 streams them.
+    checkpoint_every, stop, on_epoch, progress : see `Trainer`.
+    fresh : throw away what the folder holds of another run.
+    """
+    grid, processes = simulations.grid, Processes(chosen_device(device))
+    recipe = recipe_named(recipe or ("paper" if grid.n >= 128 else "tuned"))
+    kmax = float(kmax)
+    bins = grid.bins(kmax)  # refuses what the grid does not hold
+    if kmax > TAPER_BEGINS * grid.k_nyq:
+        warnings.warn(
+            f"kmax is {kmax:.4g} h/Mpc, but the mark's filters fade from {TAPER_BEGINS * grid.k_nyq:.4g} h/Mpc on: "
+            "spectra beyond that hold little of what the mark could see.",
+            stacklevel=2,
+        )
+    for name, size in (("batch", recipe.batch), ("pretrain_batch", recipe.pretrain_batch)):
+        if size % processes.size:
+            raise ValueError(f"{name} is {size}, which {processes.size} processes cannot share; use a multiple.")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(generator(seed, WEIGHTS).initial_seed())
+        heads = Heads(len(bins.k), recipe.width, recipe.dimension, residual)
+        # A copy: the caller's mark keeps its weights, and a second call starts where the first did.
+        mark = LearnedMark(grid, l_max, radial, cross) if mark is None else deepcopy(mark)
+    learned = isinstance(mark, nn.Module) and any(True for _ in mark.parameters())
+    settings = {
+        "recipe": as_json(recipe),
+        "kmax": kmax,
+        "residual": residual,
+        "seed": seed,
+        "grid": asdict(grid),
+        "simulations": [len(simulations), fingerprint(simulations)],
+        "mark": mark_settings(mark),
+        "start": _hash(mark) if learned else None,
+    }
+    settings = json.loads(json.dumps(settings))  # as it will be read back
+    if processes.first:
+        claimed_folder(out, settings, fresh)
+    processes.wait()
+    folder = claimed_folder(out, settings, False)
+    data = TrainingData(simulations, recipe, kmax, seed, processes, memory)
+    data.load_summaries(folder, None if learned else mark)
+    if recipe.standardise:
+        _standardise(heads, data)
+    heads.to(processes.device)
+    if learned:
+        mark.to(processes.device)
+    trainer = Trainer(data, mark, heads, recipe, folder, processes, checkpoint_every, stop, on_epoch, progress)
+    trainer.train()
+    processes.wait()
+    return load_run(folder, mark if learned and not isinstance(mark, LearnedMark) else None, processes.device)
+
+
+def _standardise(heads, data):
+    shift, scatter = data.scatter(data.S_delta)
+    heads.unmarked_shift.copy_(shift)
+    heads.unmarked_gain.copy_(1 / scatter)
+
+
+def _hash(mark):
+    """A few letters that change with the weights."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(mark.state_dict().items()):
+        digest.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,31 @@
+"""A set of simulations in memory: lognormal fields whose amplitude, tilt and skewness follow theta."""
+
+import numpy as np
+import torch
+
+from nbkit import Grid
+from nbkit.cosmology import PRIOR_BSQ
+
+
+class FakeSet:
+    """`count` fields of n^3 cells of 7.8 Mpc/h, read like a set of a suite."""
+
+    def __init__(self, count=80, n=12, seed=5):
+        self.grid = Grid(n, 7.8125 * n, "none")
+        rng = np.random.default_rng(seed)
+        self.theta = PRIOR_BSQ[:, 0] + rng.random((count, 5)) * (PRIOR_BSQ[:, 1] - PRIOR_BSQ[:, 0])
+        noise = torch.from_numpy(rng.standard_normal((count, n, n, n)).astype(np.float32))
+        theta = torch.from_numpy(self.theta).float()[:, :, None, None, None]
+        shells = self.grid.shells()
+        k = shells.k.clamp(min=self.grid.k_f)[shells.index]
+        modes = torch.fft.rfftn(noise, dim=(1, 2, 3)) * k ** (-2 * theta[:, 0])
+        smooth = torch.fft.irfftn(modes, s=self.grid.shape, dim=(1, 2, 3))
+        smooth = theta[:, 4] * smooth / smooth.std(dim=(1, 2, 3), keepdim=True)
+        density = torch.exp(smooth + 0.3 * (theta[:, 3] - 1) * smooth**2)
+        self.fields = density / density.mean(dim=(1, 2, 3), keepdim=True) - 1
+
+    def __len__(self):
+        return len(self.theta)
+
+    def __getitem__(self, index):
+        return self.fields[index]
