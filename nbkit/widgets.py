@@ -33,7 +33,7 @@ class Explorer(w.VBox):
     """
 
     def __init__(self, title, controls, panels, static):
-        super().__init__([w.HBox([w.VBox(controls)]), w.HBox(panels)])
+        super().__init__([w.VBox(controls), w.HBox(panels, layout=w.Layout(align_items="flex-start"))])
         self.title, self.static = title, static
 
     def __repr__(self):

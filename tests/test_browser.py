@@ -1,0 +1,197 @@
+"""Notebooks in JupyterLab in a real browser: every cell runs, every slider moves its picture, nothing errs.
+
+Screenshots are kept in runs/browser/.
+"""
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SHOTS = ROOT / "runs" / "browser"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+if CHROMIUM is None:
+    pytest.skip("No Chromium found: the browser tests were skipped; install it to run them.", allow_module_level=True)
+
+playwright = pytest.importorskip("playwright.sync_api")
+
+CHECKSUM = """images => Promise.all(images.map(async image => {
+    const bytes = new Uint8Array(await (await fetch(image.src)).arrayBuffer());
+    return bytes.reduce((sum, byte) => (31 * sum + byte) % 1000000007, bytes.length);
+}))"""
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """Address of a JupyterLab over a copy of the notebooks, on a free loopback port, with a token."""
+    folder = tmp_path_factory.mktemp("lab")
+    shutil.copytree(ROOT / "notebooks", folder / "notebooks", ignore=shutil.ignore_patterns(".*", "out*"))
+    # Left to itself JupyterLab takes cells off the page while they are out of sight, and asks for news.
+    for name, setting in {
+        "notebook-extension/tracker": {"windowingMode": "none", "autoStartDefaultKernel": True},
+        "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    }.items():
+        path = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(setting))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    token = secrets.token_hex(16)
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--allow-root"]
+    command += [f"--IdentityProvider.token={token}", f"--LabApp.user_settings_dir={folder / 'settings'}"]
+    command += [f"--LabApp.workspaces_dir={folder / 'workspaces'}", f"--notebook-dir={folder / 'notebooks'}"]
+    log = (folder / "lab.log").open("w")
+    environment = os.environ | {
+        "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
+        "JUPYTER_CONFIG_DIR": str(folder / "config"),
+    }
+    server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+    address = f"http://127.0.0.1:{port}"
+    for _ in range(120):
+        try:
+            urllib.request.urlopen(f"{address}/api?token={token}", timeout=5)
+            break
+        except OSError:
+            assert server.poll() is None, (folder / "lab.log").read_text()
+            time.sleep(0.5)
+    yield address, token
+    server.terminate()
+    server.wait(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync"]
+    with playwright.sync_playwright() as p:
+        chromium = p.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield chromium
+        chromium.close()
+
+
+class Notebook:
+    """A notebook open in JupyterLab, with all its cells run."""
+
+    def __init__(self, browser, lab, name, minutes=4):
+        address, token = lab
+        self.name, self.problems = name, []
+        self.page = browser.new_page(viewport={"width": 1400, "height": 1000})
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.goto(f"{address}/lab/tree/{name}?token={token}&reset")
+        self.page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell", timeout=60_000)
+        self.page.get_by_text("| Idle").wait_for(timeout=60_000)
+        # Stored outputs would count as drawn: clear them before running.
+        self._menu("Edit", "Clear Outputs of All Cells")
+        self._menu("Run", "Run All Cells")
+        cells = self.page.locator(".jp-NotebookPanel .jp-CodeCell")
+        deadline = time.time() + 60 * minutes
+        while True:
+            prompts = cells.locator(".jp-InputPrompt").all_inner_texts()
+            if prompts and all(p.strip("[]:").strip().isdigit() for p in prompts):
+                break
+            assert time.time() < deadline, f"{name}: cells still running: {prompts}"
+            assert not self.errors(), self.errors()
+            self.page.wait_for_timeout(500)
+        assert not self.errors(), self.errors()
+
+    def _menu(self, menu, item):
+        self.page.get_by_role("menuitem", name=menu, exact=True).click()
+        self.page.get_by_role("menuitem", name=item, exact=True).click()
+
+    def errors(self):
+        """Tracebacks of cells, what they wrote to stderr, and errors of the page, as text."""
+        kinds = ("stderr", "error")
+        outputs = ", ".join(f"[data-mime-type='application/vnd.jupyter.{kind}']" for kind in kinds)
+        return self.page.locator(outputs).all_inner_texts() + self.problems
+
+    def control(self, label):
+        """The slider or row of buttons with this label."""
+        kinds = ".widget-slider, .widget-toggle-buttons"
+        return self.page.locator(kinds, has=self.page.get_by_text(label, exact=True))
+
+    def pictures(self, control):
+        """Checksums of the images of the explorer a control belongs to."""
+        explorer = control.locator("xpath=ancestor::div[contains(@class, 'jp-OutputArea-output')][1]")
+        return explorer.locator("img").evaluate_all(CHECKSUM)
+
+    def text(self, control):
+        """What the explorer of a control says."""
+        return control.locator("xpath=ancestor::div[contains(@class, 'jp-OutputArea-output')][1]").inner_text()
+
+    def moved(self, label, key="ArrowRight"):
+        """Press a key on a slider, and the checksums before and after its pictures change."""
+        control = self.control(label)
+        before = self.pictures(control)
+        control.locator(".noUi-handle").press(key)
+        return before, self._changed(control, before)
+
+    def pressed(self, label, option):
+        """Press a button of a row, and the checksums before and after its pictures change."""
+        control = self.control(label)
+        before = self.pictures(control)
+        control.get_by_role("button", name=option, exact=True).click()
+        return before, self._changed(control, before)
+
+    def _changed(self, control, before):
+        """The checksums once they have changed and, for most of a second, change no more."""
+        last = before
+        for _ in range(40):
+            self.page.wait_for_timeout(400)
+            after = self.pictures(control)
+            if after == last and after != before:
+                return after
+            last = after
+        raise AssertionError(f"{self.name}: the picture did not change and settle within 16 s")
+
+    def close(self, shot):
+        SHOTS.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=SHOTS / f"{shot}.png")
+        assert not self.errors(), self.errors()
+        self.page.close()
+
+
+def test_kernel_sliders(browser, lab):
+    notebook = Notebook(browser, lab, "01_filters.ipynb")
+    start = notebook.pictures(notebook.control("multipole l"))
+    for label in ("centre r0", "width sigma", "residual at 0.7"):
+        before, after = notebook.moved(label)
+        assert len(before) == len(after) == 2
+        assert before[0] != after[0] and before[1] != after[1], f"{label} must change kernel and profile"
+        notebook.moved(label, "ArrowLeft")
+    assert notebook.pictures(notebook.control("multipole l")) == start, "back where they were, the pictures must be too"
+    notebook.moved("component m")
+    assert "l = 2, m = 1" in notebook.text(notebook.control("multipole l"))
+    notebook.moved("multipole l", "ArrowLeft")
+    assert "l = 1, m = 1" in notebook.text(notebook.control("multipole l"))
+    assert notebook.page.locator(".js-plotly-plot canvas").count() > 0, "the 3D kernel must be drawn"
+    notebook.control("multipole l").scroll_into_view_if_needed()
+    notebook.close("01_filters")
+
+
+def test_invariant_sliders(browser, lab):
+    notebook = Notebook(browser, lab, "02_invariants.ipynb")
+    before, after = notebook.moved("slice")
+    assert before[0] != after[0] and before[1] != after[1]
+    assert "z = 262 Mpc/h" in notebook.text(notebook.control("slice")) or "z = 258 Mpc/h" in notebook.text(
+        notebook.control("slice")
+    )
+    before, after = notebook.pressed("channel", "E2")
+    assert before[0] == after[0] and before[1] != after[1], "delta stays, the invariant changes"
+    before, after = notebook.moved("filter scale")
+    assert before[0] == after[0] and before[1] != after[1]
+    assert "stretched by 1.1" in notebook.text(notebook.control("slice"))
+    before, after = notebook.pressed("axis", "x")
+    assert before[0] != after[0] and before[1] != after[1]
+    assert "x = " in notebook.text(notebook.control("slice"))
+    notebook.control("slice").scroll_into_view_if_needed()
+    notebook.close("02_invariants")
