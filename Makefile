@@ -3,15 +3,16 @@ PYTHON ?= python3
 PY := .venv/bin/python
 READY := .venv/ready
 
-.PHONY: help lab demo test bench lock clean
+.PHONY: help lab demo test bench notebooks lock clean
 
 help:
-	@echo "make lab     open JupyterLab on notebooks/"
-	@echo "make demo    run every notebook headless with papermill, into runs/demo/"
-	@echo "make test    everything CI runs: style, unit tests, notebooks cell by cell"
-	@echo "make bench   performance table, also written to runs/bench.json"
-	@echo "make lock    write requirements.lock anew from what .venv holds"
-	@echo "make clean   remove .venv and caches (runs/ stays)"
+	@echo "make lab        open JupyterLab on notebooks/"
+	@echo "make demo       run every notebook headless with papermill, into runs/demo/"
+	@echo "make test       everything CI runs: style, unit tests, notebooks cell by cell"
+	@echo "make bench      performance table, also written to runs/bench.json"
+	@echo "make notebooks  run the notebooks and store their outputs, after a change"
+	@echo "make lock       write requirements.lock anew from what .venv holds"
+	@echo "make clean      remove .venv and caches (runs/ stays)"
 
 lab: $(READY)
 	$(PY) -m jupyterlab --notebook-dir=notebooks
@@ -24,12 +25,17 @@ demo: $(READY)
 	done
 
 test: $(READY)
+	@$(PY) tests/browser.py
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m pytest --nbval
 
 bench: $(READY)
 	$(PY) tests/bench.py
+
+notebooks: $(READY)
+	$(PY) -m jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.store_widget_state=False \
+		--ExecutePreprocessor.record_timing=False notebooks/[0-9][0-9]_*.ipynb
 
 lock: $(READY)
 	$(PY) -m pip freeze --exclude-editable | sed 's/+cpu$$//; s/+cu[0-9]*$$//' > requirements.lock

@@ -69,9 +69,9 @@ def slider(description, value, low, high, step):
 
 def choice(description, options, value):
     """A row of buttons."""
-    return w.ToggleButtons(
-        options=options, value=value, description=description, style=STYLE | {"button_width": "56px"}
-    )
+    row = w.Layout(width="520px", flex_flow="row", align_items="center")
+    style = STYLE | {"button_width": "56px"}
+    return w.ToggleButtons(options=options, value=value, description=description, layout=row, style=style)
 
 
 def observed(update, controls):
