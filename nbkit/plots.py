@@ -5,7 +5,9 @@ import io
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image
 
 from nbkit.filters import CHANNELS, filtered
 from nbkit.grid import Grid, to_fourier
@@ -35,14 +37,6 @@ def style():
             "legend.frameon": False,
         }
     )
-
-
-def png(figure, dpi=80):
-    """A figure as PNG bytes; the figure is closed."""
-    out = io.BytesIO()
-    figure.savefig(out, format="png", dpi=dpi)
-    plt.close(figure)
-    return out.getvalue()
 
 
 def slice_of(field, axis, index):
@@ -116,7 +110,7 @@ def profiles(curves, k_nyq, grid=None):
 
 
 def kernels(G_l, k_nyq, n=96, width=120.0):
-    """Real-space kernels: what the filters make of a unit point mass, (maps, n, n, n), centred.
+    """Real-space kernels: what the filters make of a unit point mass, (maps, n, n, n) with the mass at the centre.
 
     Parameters
     ----------
@@ -167,8 +161,36 @@ def _kernel_panel(ax, maps, grid, channel):
     return ax.imshow(picture / np.abs(picture).max(), cmap="PuOr_r", vmin=-1, vmax=1, extent=extent)
 
 
-def in_place(figsize=(4.2, 2.8)):
-    """A figure outside pyplot and with fixed margins, whose artists an explorer updates instead of drawing anew."""
-    figure = Figure(figsize=figsize)
-    figure.subplots_adjust(left=0.17, right=0.97, bottom=0.2, top=0.95)
-    return figure, figure.subplots()
+class LiveLines:
+    """Axes drawn once and lines drawn again whenever they change: what a slider needs, in milliseconds.
+
+    Parameters
+    ----------
+    settings : passed to `ax.set`: labels, limits.
+    """
+
+    def __init__(self, figsize=(4.2, 3.2), dpi=80, **settings):
+        self.figure = Figure(figsize=figsize, dpi=dpi)
+        self.canvas = FigureCanvasAgg(self.figure)
+        self.figure.subplots_adjust(left=0.17, right=0.97, bottom=0.2, top=0.95)
+        self.ax = self.figure.subplots()
+        self.ax.set(**settings)
+        self.lines, self.background = [], None
+
+    def line(self, x, y, **look):
+        """A line that is going to change; its `set_data` is how."""
+        (line,) = self.ax.plot(x, y, animated=True, **look)
+        self.lines.append(line)
+        return line
+
+    def png(self):
+        """The axes with the lines as they are now, as PNG bytes."""
+        if self.background is None:
+            self.canvas.draw()
+            self.background = self.canvas.copy_from_bbox(self.figure.bbox)
+        self.canvas.restore_region(self.background)
+        for line in self.lines:
+            self.ax.draw_artist(line)
+        out = io.BytesIO()
+        Image.fromarray(np.asarray(self.canvas.buffer_rgba())[..., :3]).save(out, "png", compress_level=1)
+        return out.getvalue()

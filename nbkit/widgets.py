@@ -34,7 +34,7 @@ class Explorer(w.VBox):
 
     def __init__(self, title, controls, panels, static):
         super().__init__([w.VBox(controls), w.HBox(panels, layout=w.Layout(align_items="flex-start"))])
-        self.title, self.static = title, static
+        self.title, self.controls, self.static = title, controls, static
 
     def __repr__(self):
         return f"<{self.title}: open in JupyterLab to move it>"
@@ -108,10 +108,10 @@ def kernel_explorer(k_nyq, n=64, width=120.0):
     residual = slider("residual at 0.7", 0.0, -1.0, 1.0, 0.05)
     image, curve, caption = w.Image(format="png"), w.Image(format="png"), w.HTML()
     x = torch.linspace(0, 1.1, 200)
-    figure, ax = plots.in_place()
-    (line,) = ax.plot(x, x, color=plots.BLUE)
-    ax.axhline(0, color="0.5", lw=0.6)
-    ax.set(xlabel=r"$k / k_{\rm Nyq}$", ylabel=r"$T_{\rm tap}\,G_\ell$", xlim=(0, 1.1), ylim=(-1.1, 2.1))
+    labels = {"xlabel": r"$k / k_{\rm Nyq}$", "ylabel": r"$T_{\rm tap}\,G_\ell$"}
+    plot = plots.LiveLines(xlim=(0, 1.1), ylim=(-1.1, 2.1), **labels)
+    plot.ax.axhline(0, color="0.5", lw=0.6)
+    line = plot.line(x, x, color=plots.BLUE)
 
     def G(k):
         y = k / k_nyq
@@ -121,11 +121,11 @@ def kernel_explorer(k_nyq, n=64, width=120.0):
     def update():
         m.min, m.max = -l.value, l.value
         channel = l.value, m.value
-        maps, grid = plots.kernels(lambda k: G(k).expand(3, -1), k_nyq, n, width)
+        maps, grid = plots.kernels(lambda k: G(k).expand(l.value + 1, -1), k_nyq, n, width)
         cut = plots.slice_of(maps[CHANNELS.index(channel)], plots.PLANE[channel], n // 2)
         image.value = picture(cut, "PuOr_r", -np.abs(cut).max(), np.abs(cut).max())
         line.set_ydata(G(x * k_nyq) * grid.taper(x * grid.k_nyq))
-        curve.value = plots.png(figure)
+        curve.value = plot.png()
         plane = "".join(a for i, a in enumerate("xyz") if i != plots.PLANE[channel])
         caption.value = f"<b>l = {l.value}, m = {m.value}</b>: {plane} plane, {width:g} Mpc/h wide, orange positive"
 

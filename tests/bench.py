@@ -15,7 +15,7 @@ from pathlib import Path
 import Pk_library
 import torch
 
-from nbkit import Grid, LearnedMark, marked_field, spectra
+from nbkit import Grid, LearnedMark, marked_field, spectra, widgets
 
 MEASURES = {}
 
@@ -121,6 +121,25 @@ def mark_memory():
     command = [sys.executable, "-c", _PEAK_SCRIPT, str(Path(__file__).parent)]
     one, four = map(float, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
     return {"step_extra_mb_128": four, "four_steps_over_one_mb_128": four / one}
+
+
+@measures
+def sliders():
+    """Milliseconds in the kernel from a slider's change to its new pictures, at 64^3."""
+    grid = Grid(64, 500.0, "PCS")
+    density = torch.randn(grid.shape).exp()
+    explorer = widgets.invariant_explorer(density / density.mean() - 1, grid)
+    _, _, index, scale = explorer.controls
+    r0 = widgets.kernel_explorer(grid.k_nyq).controls[2]
+
+    def moved(slider, first, second):
+        def move():
+            slider.value = second if slider.value == first else first
+
+        return move
+
+    slicing, filtering, kernel = seconds(moved(index, 3, 4), moved(scale, 1.2, 1.4), moved(r0, 0.2, 0.3))
+    return {"slider_slice_ms": 1e3 * slicing, "slider_filter_ms": 1e3 * filtering, "slider_kernel_ms": 1e3 * kernel}
 
 
 def main(names):
