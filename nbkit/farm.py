@@ -10,6 +10,10 @@ import torch
 from tqdm.auto import tqdm
 
 
+# Ctrl-C and a notebook's stop button reach every process; only the caller's has to answer.
+DEAF = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+
+
 def farm(function, calls, receive, batch=1, client=None, progress=True):
     """Call function(*arguments) for every {key: arguments} of `calls`; hand each batch {key: result} to `receive`.
 
@@ -81,7 +85,7 @@ def _local_client(tasks):
     from distributed import Client, LocalCluster
 
     # The scheduler always listens somewhere for its dashboard; a port of its own choice cannot be taken already.
-    quiet = {"dashboard_address": "127.0.0.1:0", "scheduler_kwargs": {"dashboard": False}}
+    quiet = {"dashboard_address": "127.0.0.1:0", "scheduler_kwargs": {"dashboard": False}, "preload": [DEAF]}
     with (
         _script_not_run_by_workers(),
         LocalCluster(

@@ -131,7 +131,7 @@ def suite(preset="demo", sets=None, root=None, data_root=None, client=None, prog
     files = {name: folder / f"{name}.h5" for name in names}
     # Imported sets are complete as they are: without data_root there is nothing to finish them from.
     if not (data_root is None and preset.particles is None and all(path.exists() for path in files.values())):
-        source = _Simulations(preset) if data_root is None else Files(preset, Path(data_root).expanduser())
+        source = _Simulations(preset) if data_root is None else Files(preset, Path(data_root).expanduser().absolute())
         _finish(source, files, client, progress)
     return Suite(preset, {name: SimulationSet(path) for name, path in files.items()})
 

@@ -191,6 +191,10 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(undisturbed, tmp_path):
         after = client.run(os.getpid)
         assert len(after) == 2
         assert victim not in after.values()
+        client.run(torch.set_num_threads, 3)
+        threads = {}
+        farm(torch.get_num_threads, {0: ()}, threads.update, client=client)
+        assert threads == {0: 1}
 
 
 def test_the_number_of_workers_does_not_matter(undisturbed, tmp_path):
