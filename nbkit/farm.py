@@ -9,7 +9,6 @@ from itertools import islice
 import torch
 from tqdm.auto import tqdm
 
-
 # Ctrl-C and a notebook's stop button reach every process; only the caller's has to answer.
 DEAF = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
 
@@ -31,7 +30,7 @@ def farm(function, calls, receive, batch=1, client=None, progress=True):
 
     keys = list(calls)
     batches = (keys[i : i + batch] for i in range(0, len(keys), batch))
-    bar = tqdm(total=len(keys), disable=not (progress and watched()), leave=False, smoothing=0.05)
+    bar = tqdm(total=len(keys), disable=not (progress and watched()), leave=False, smoothing=0.05, unit="field")
     with bar, _local_client(-(-len(keys) // batch)) if client is None else nullcontext(client) as client:
         ready, under_way = as_completed(loop=client.loop, with_results=True), {}
 
@@ -64,11 +63,12 @@ def farm(function, calls, receive, batch=1, client=None, progress=True):
 
 def watched():
     """True in a terminal or a live notebook; False in papermill, nbval, CI and pipes."""
-    if "ipykernel" in sys.modules and "IPython" in sys.modules:
-        shell = sys.modules["IPython"].get_ipython()
-        # A live notebook can always be asked for input; those who run one headless say that they cannot.
-        return bool(getattr(getattr(shell, "kernel", None), "_allow_stdin", False))
-    return sys.stderr.isatty()
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    kernel = getattr(shell, "kernel", None)
+    if kernel is None:
+        return sys.stderr.isatty()
+    # A live notebook can always be asked for input; those who run one headless say that they cannot.
+    return bool(getattr(kernel, "_allow_stdin", False))
 
 
 def _results(function, arguments, home):

@@ -23,7 +23,7 @@ from nbkit.grid import Grid
 from nbkit.store import SimulationSet
 from nbkit.suite import DERIVATIVES, FIRST_SEED, PRESETS, SETS, Preset, suite
 
-TINY = Preset("tiny", Grid(16, 125.0, "PCS"), 2, 2, 40, 3, particles=16, force_factor=2, steps=2)
+TINY = Preset("tiny", Grid(16, 125.0, "PCS"), 2, 2, 96, 3, particles=16, force_factor=2, steps=4)
 SOME = ("fiducial", "Om_p", "Om_m")
 
 
@@ -101,11 +101,11 @@ def test_seed_ranges_hold_the_largest_set():
 def test_a_suite_holds_what_the_simulator_makes(undisturbed):
     assert undisturbed.names == SOME
     assert undisturbed.grid == undisturbed["Om_p"].grid == TINY.grid
-    assert [len(undisturbed[name]) for name in SOME] == [40, 3, 3]
-    for name, i in (("fiducial", 39), ("Om_p", 0), ("Om_m", 2)):
+    assert [len(undisturbed[name]) for name in SOME] == [96, 3, 3]
+    for name, i in (("fiducial", 95), ("Om_p", 0), ("Om_m", 2)):
         held = undisturbed[name]
         torch.testing.assert_close(held[i], TINY.simulator(held.theta[i], int(held.seeds[i])), rtol=0, atol=0)
-    assert repr(undisturbed) == "<suite tiny: 16^3 in 125 Mpc/h; fiducial 40, Om_p 3, Om_m 3>"
+    assert repr(undisturbed) == "<suite tiny: 16^3 in 125 Mpc/h; fiducial 96, Om_p 3, Om_m 3>"
     with pytest.raises(KeyError, match="'BSQ' is not in this suite; it holds fiducial, Om_p, Om_m"):
         undisturbed["BSQ"]
 
@@ -140,14 +140,14 @@ def test_a_killed_run_is_finished_to_the_same_bits_and_then_opens_at_once(script
     """kill -9 of the writer while its workers work; they leave by themselves, and the next run is none the wiser."""
     path, deadline = tmp_path / "suites" / "tiny" / "fiducial.h5", time.monotonic() + 300
     with subprocess.Popen(script, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        workers = []
         while not (path.exists() and len(SimulationSet(path))) and time.monotonic() < deadline:
-            time.sleep(0.005)
-        workers = psutil.Process(process.pid).children(recursive=True)
+            workers = psutil.Process(process.pid).children(recursive=True)
         os.kill(process.pid, signal.SIGKILL)
     assert len(workers) >= 2
     assert psutil.wait_procs(workers, timeout=60)[1] == []
     left = SimulationSet(path)
-    assert 0 < len(left) < 40
+    assert 0 < len(left) < 96
     torch.testing.assert_close(left[:], undisturbed["fiducial"][left.seeds - FIRST_SEED["fiducial"]], rtol=0, atol=0)
 
     finished = subprocess.run(script, capture_output=True, text=True)
@@ -185,7 +185,7 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(undisturbed, tmp_path):
         killer.start()
         made = suite(TINY, SOME, root=tmp_path, client=client)
         killer.join()
-        assert 0 < killed[0] < 40
+        assert 0 < killed[0] < 96
         assert same(made, undisturbed)
         client.wait_for_workers(2, timeout=60)
         after = client.run(os.getpid)
@@ -296,16 +296,19 @@ def test_only_a_person_is_shown_a_bar(monkeypatch):
     class IPython:
         get_ipython = Shell
 
-    monkeypatch.setitem(sys.modules, "ipykernel", sys)
     monkeypatch.setitem(sys.modules, "IPython", IPython)
     assert farm_module.watched()
     monkeypatch.setattr(Kernel, "_allow_stdin", False)  # papermill, nbval
     assert not farm_module.watched()
+    monkeypatch.setattr(IPython, "get_ipython", lambda: None)  # imported, but this is a plain script
+    for terminal in (True, False):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
+        assert farm_module.watched() == terminal
 
 
 def test_too_full_a_disk_is_refused_before_work(tmp_path, monkeypatch, threads):
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1e5}))
-    with pytest.raises(OSError, match="0 MB free and 1 MB are needed"):
+    with pytest.raises(OSError, match="0 MB free and 2 MB are needed"):
         suite(TINY, "fiducial", root=tmp_path, client=threads)
     assert len(SimulationSet(tmp_path / "tiny" / "fiducial.h5")) == 0
 
@@ -322,8 +325,8 @@ def test_a_suite_that_is_being_written_is_refused(tmp_path, threads):
 
 def test_other_settings_are_refused(undisturbed, threads):
     root = undisturbed["Om_p"].path.parents[1]
-    other = Preset("tiny", TINY.grid, 2, 2, 40, 3, particles=16, force_factor=2, steps=3)
-    with pytest.raises(ValueError, match=r"made with other settings \(steps is 2 there and 3 here\)"):
+    other = Preset("tiny", TINY.grid, 2, 2, 96, 3, particles=16, force_factor=2, steps=3)
+    with pytest.raises(ValueError, match=r"made with other settings \(steps is 4 there and 3 here\)"):
         suite(other, SOME, root=root, client=threads)
 
 
