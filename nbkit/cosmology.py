@@ -2,20 +2,23 @@
 
 theta is always a float64 array of shape (5,) in the order of PARAMETERS. Universes are flat, with a cosmological
 constant, massless neutrinos and T_CMB = 2.7255 K, as in Quijote.
+`python -m nbkit.transfer` makes the shipped table behind linear_power anew.
 """
 
 import hashlib
 import uuid
 from functools import lru_cache
-from math import log, log2
+from math import log, log2, pi
 from typing import NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
-from scipy.integrate import solve_ivp
+from scipy.integrate import solve_ivp, trapezoid
 from scipy.interpolate import CubicSpline
 from scipy.stats import qmc
 
 from nbkit import paths
+from nbkit.transfer import camb_parameters, camb_transfer, transfer
 
 PARAMETERS = ("Omega_m", "Omega_b", "h", "n_s", "sigma_8")
 LATEX = (r"\Omega_{\rm m}", r"\Omega_{\rm b}", "h", r"n_{\rm s}", r"\sigma_8")
@@ -27,12 +30,6 @@ PRIOR_BSQ = np.array([[0.1, 0.5], [0.02, 0.08], [0.5, 0.9], [0.8, 1.2], [0.6, 1.
 PRIOR_LATIN_HYPERCUBE = np.array([[0.1, 0.5], [0.03, 0.07], [0.5, 0.9], [0.8, 1.2], [0.6, 1.0]])
 for _constant in (FIDUCIAL, STEPS, PRIOR_BSQ, PRIOR_LATIN_HYPERCUBE):
     _constant.flags.writeable = False
-
-# What CAMB is asked for; beyond it the power spectrum is unknown [h/Mpc].
-K_RANGE = (1e-3, 5.0)
-T_CMB = 2.7255
-# sigma_8 is the rms of the linear field in balls of this radius [Mpc/h].
-R_8 = 8.0
 
 
 def checked_theta(theta):
@@ -70,77 +67,86 @@ def _scaled(unit, prior):
     return prior[:, 0] + unit * (prior[:, 1] - prior[:, 0])
 
 
-class LinearPower(NamedTuple):
-    """A tabulated P(k) at z = 0; calling it interpolates ln P in ln k."""
+class Power(NamedTuple):
+    """P(k) at z = 0; calling it interpolates the root in ln k."""
 
     k: np.ndarray  # (p,) [h/Mpc], ascending
-    P: np.ndarray  # (p,) [(Mpc/h)^3]
+    root: np.ndarray  # (p,) [(Mpc/h)^1.5]: P = root^2; smooth also where a baryon-rich transfer function changes sign
 
     def __call__(self, k):
         """P at k of any shape [h/Mpc] -> [(Mpc/h)^3]; P(0) = 0."""
         k = np.asarray(k, dtype=np.float64)
-        inside = (k >= self.k[0] * (1 - 1e-9)) & (k <= self.k[-1] * (1 + 1e-9))
-        if not np.all(inside | (k == 0)):
+        if not np.all((k == 0) | (k >= self.k[0]) & (k <= self.k[-1])):
             raise ValueError(
-                f"k runs from {k[k > 0].min():.3g} to {k.max():.3g} h/Mpc; "
-                f"the table covers {self.k[0]:.3g} to {self.k[-1]:.3g}."
+                f"k runs from {k[k != 0].min():.3g} to {k.max():.3g} h/Mpc; "
+                f"the power spectrum is known from {self.k[0]:.3g} to {self.k[-1]:.3g} h/Mpc."
             )
-        spline = CubicSpline(np.log(self.k), np.log(self.P))
-        return np.where(k > 0, np.exp(spline(np.log(np.where(k > 0, k, self.k[0])))), 0.0)
+        root = CubicSpline(np.log(self.k), self.root)(np.log(np.where(k > 0, k, self.k[0])))
+        return np.where(k > 0, root**2, 0.0)
 
 
 def linear_power(theta):
-    """LinearPower at z = 0, normalised to sigma_8: from CAMB, kept on disk under runs()."""
+    """Linear Power at z = 0 with rms sigma_8: from the shipped table; beyond its reach from CAMB, kept on disk."""
     theta = checked_theta(theta)
-    return _camb_on_disk(theta)
+    Omega_m, Omega_b, h, n_s, sigma_8 = theta
+    shape = transfer(Omega_b * h**2, Omega_m * h**2)
+    k, T = _camb_on_disk(theta) if shape is None else shape
+    return _normalised(k / h, T, n_s, sigma_8)
 
 
-def camb_power(theta, nonlinear=False):
-    """LinearPower at z = 0 straight from CAMB (about 0.6 s); nonlinear=True gives HMcode-2020's instead."""
-    import camb  # costs a second; tables make it unnecessary in most runs
+def camb_power(theta):
+    """As linear_power, straight from CAMB (2 s)."""
+    Omega_m, Omega_b, h, n_s, sigma_8 = checked_theta(theta)
+    k, T = camb_transfer(Omega_b * h**2, Omega_m * h**2, h)
+    return _normalised(k / h, T, n_s, sigma_8)
+
+
+def nonlinear_power(theta):
+    """Power of HMcode-2020 at z = 0, from CAMB (1 s)."""
+    import camb
 
     Omega_m, Omega_b, h, n_s, sigma_8 = checked_theta(theta)
-    parameters = camb.CAMBparams(WantCls=False)
-    parameters.set_cosmology(
-        H0=100 * h,
-        ombh2=Omega_b * h**2,
-        omch2=(Omega_m - Omega_b) * h**2,
-        mnu=0.0,
-        num_massive_neutrinos=0,
-        TCMB=T_CMB,
-        tau=0.06,
-    )
+    parameters = camb_parameters(Omega_b * h**2, Omega_m * h**2, h, kmax=10.0, accuracy=1.0)
     parameters.InitPower.set_params(As=2e-9, ns=n_s)
-    parameters.set_matter_power(redshifts=[0.0], kmax=20.0, silent=True)
-    parameters.NonLinear = camb.model.NonLinear_none
-    results = camb.get_results(parameters)
-    amplitude = (sigma_8 / results.get_sigma8_0()) ** 2
-    if nonlinear:
-        parameters.InitPower.set_params(As=2e-9 * amplitude, ns=n_s)
-        parameters.NonLinear = camb.model.NonLinear_both
-        parameters.NonLinearModel.set_params(halofit_version="mead2020")
-        results, amplitude = camb.get_results(parameters), 1.0
-    k, _, P = results.get_matter_power_spectrum(minkh=K_RANGE[0], maxkh=K_RANGE[1], npoints=600)
-    return LinearPower(k, amplitude * P[0])
+    amplitude = 2e-9 * (sigma_8 / camb.get_results(parameters).get_sigma8_0()) ** 2
+    parameters.InitPower.set_params(As=amplitude, ns=n_s)
+    parameters.NonLinear = camb.model.NonLinear_both
+    parameters.NonLinearModel.set_params(halofit_version="mead2020")
+    k, _, P = camb.get_results(parameters).get_matter_power_spectrum(minkh=1e-3, maxkh=5.0, npoints=600)
+    return Power(k, np.sqrt(P[0]))
+
+
+def _normalised(k, T, n_s, sigma_8):
+    """Power proportional to k^n_s T^2 with rms sigma_8 in balls of 8 Mpc/h; k in h/Mpc."""
+    power = Power(k, k ** (n_s / 2) * T)
+    ln_k = np.linspace(np.log(k[0]), np.log(k[-1]), 2000)
+    x = 8 * np.exp(ln_k)
+    ball = 3 * (np.sin(x) - x * np.cos(x)) / x**3
+    # At the ends the logarithm may round to beyond the table.
+    inside = np.clip(np.exp(ln_k), k[0], k[-1])
+    variance = trapezoid(power(inside) * (inside**3) * ball**2, ln_k) / (2 * pi**2)
+    return Power(k, power.root * (sigma_8 / np.sqrt(variance)))
 
 
 def _camb_on_disk(theta):
+    """k [1/Mpc] and T of one cosmology; CAMB is asked once."""
+    Omega_m, Omega_b, h = theta[:3]
     folder = paths.runs() / "linear_power"
-    path = folder / f"{hashlib.sha256(theta.tobytes()).hexdigest()[:24]}.npz"
+    path = folder / f"{hashlib.sha256(theta[:3].tobytes()).hexdigest()[:24]}.npz"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        power = camb_power(theta)
+        k, T = camb_transfer(Omega_b * h**2, Omega_m * h**2, h)
         # Several processes may want the same cosmology: each writes its own file, renaming is atomic.
         own = folder / f".{uuid.uuid4().hex}.npz"
-        np.savez(own, theta=theta, k=power.k, P=power.P)
+        np.savez(own, theta=theta[:3], k=k, T=T)
         own.replace(path)
     try:
         with np.load(path) as file:
-            if not np.array_equal(file["theta"], theta):
+            if not np.array_equal(file["theta"], theta[:3]):
                 raise ValueError("it holds another theta")
-            return LinearPower(file["k"], file["P"])
-    except (ValueError, KeyError, OSError) as reason:
-        raise ValueError(f"{path} is not a power spectrum that nbkit wrote ({reason}); delete it.") from reason
+            return file["k"], file["T"]
+    except (ValueError, KeyError, OSError, BadZipFile) as reason:
+        raise ValueError(f"{path} is not a transfer function that nbkit wrote ({reason}); delete it.") from reason
 
 
 class Growth(NamedTuple):

@@ -63,7 +63,12 @@ def kicked(positions, velocities, force, alpha, beta, drift, box_size):
         arrays = [a.numpy() for a in (positions, velocities, *flat)]
         numbers = [np.float32(number) for number in (m / box_size, alpha, beta, drift, box_size)]
         over_slices(lambda _, i, j: _kick_loop(*arrays, m, *numbers, i, j), len(positions))
-        return
+    else:
+        _kicked(positions, velocities, force, alpha, beta, drift, box_size)
+
+
+def _kicked(positions, velocities, force, alpha, beta, drift, box_size):
+    m = force[0].shape[-1]
     velocities.mul_(alpha).add_(_read(force, positions * (m / box_size)), alpha=beta)
     positions.add_(velocities, alpha=drift).remainder_(box_size)
 

@@ -94,6 +94,8 @@ def white_noise(n, seed):
 
     Modes are drawn in shells of max(|m_x|, |m_y|, |m_z|): a larger n keeps those of a smaller one and adds to them.
     """
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise ValueError(f"seed is {seed!r}; give a whole number, 0 or more.")
     own, mirrored, original = _drawing_order(n)
     draws = np.random.default_rng(seed).standard_normal((len(own), 2), dtype=np.float32)
     modes = np.zeros((n, n, n // 2 + 1), dtype=np.complex64)
