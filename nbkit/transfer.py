@@ -20,7 +20,7 @@ from scipy.linalg import cho_factor, cho_solve
 from nbkit import paths
 
 T_CMB = 2.7255  # [K]
-TABLE = "data/transfer.npz"
+TABLE = "tables/transfer.npz"
 # Where the BSQ prior and a hair around it lies: omega_m, omega_b, and their ratio f_b.
 OMEGA_M, OMEGA_B, F_B = (0.0249, 0.4055), (0.00498, 0.0650), (0.0395, 0.805)
 NODES = 17, 12

@@ -7,6 +7,7 @@ Name some of them on the command line to run only those.
 import contextlib
 import io
 import json
+import multiprocessing
 import subprocess
 import sys
 import time
@@ -15,7 +16,8 @@ from pathlib import Path
 import Pk_library
 import torch
 
-from nbkit import Grid, LearnedMark, marked_field, spectra, widgets
+from nbkit import Grid, LearnedMark, marked_field, simulate, spectra, widgets
+from nbkit.cosmology import FIDUCIAL
 
 MEASURES = {}
 
@@ -140,6 +142,30 @@ def sliders():
 
     slicing, filtering, kernel = seconds(moved(index, 3, 4), moved(scale, 1.2, 1.4), moved(r0, 0.2, 0.3))
     return {"slider_slice_ms": 1e3 * slicing, "slider_filter_ms": 1e3 * filtering, "slider_kernel_ms": 1e3 * kernel}
+
+
+@measures
+def simulation():
+    """A 64^3, B = 2, 6-step run on one thread over the very transforms it makes; two worker processes over one."""
+    torch.set_num_threads(1)
+    done = []
+    forward, backward = simulate.forward, simulate.backward
+    simulate.forward = lambda field: (done.append((forward, field.clone())), forward(field))[1]
+    simulate.backward = lambda modes, grid: (done.append((backward, modes.clone(), grid)), backward(modes, grid))[1]
+    _simulate(0)
+    simulate.forward, simulate.backward = forward, backward
+    whole, ffts = seconds(lambda: _simulate(0), lambda: [transform(*given) for transform, *given in done])
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(1, torch.set_num_threads, (1,)) as one, spawn.Pool(2, torch.set_num_threads, (1,)) as two:
+        single, double = seconds(
+            lambda: one.map(_simulate, range(4), chunksize=1), lambda: two.map(_simulate, range(8), chunksize=1)
+        )
+    torch.set_num_threads(2)
+    return {"simulate_seconds": whole, "simulate_over_fft": whole / ffts, "workers_2_over_1": 2 * single / double}
+
+
+def _simulate(seed):
+    simulate.Simulator(Grid(64, 500.0, "PCS"), particles=64, force_factor=2, steps=6)(FIDUCIAL, seed)
 
 
 def main(names):
