@@ -15,6 +15,7 @@ from nbkit.cosmology import checked_theta, growth, linear_power
 from nbkit.grid import Grid
 from nbkit.memory import keep_freed
 from nbkit.particles import counts, kicked, paint
+from nbkit.spectra import spectra
 
 A_START = 0.1
 # Softening of the force, exp(-c2 x^2 - c4 x^4) with x = k / k_Nyq of the particles. Beyond x = 1 the mesh holds only
@@ -79,6 +80,21 @@ class Simulator:
             drift = half if D1 == 1.0 else 2 * half
             kicked(x, v, force(x, mesh, self.particles), alpha, beta, drift, mesh.box_size)
         return x.remainder_(mesh.box_size), v
+
+
+def mean_power(simulator, theta, seeds):
+    """k (b,) and the mean P(k) (b,) of several seeds, each divided by the spectrum of its own phases.
+
+    The phases of a small box scatter by sqrt(2 / modes) about their mean; what is left shows the simulator's P(k).
+    """
+    grid = simulator.grid
+    noise_grid = Grid(grid.n, grid.box_size)
+    powers = []
+    for seed in seeds:
+        noise = backward(white_noise(grid.n, seed), grid) * (grid.n**3 / grid.box_size**1.5)
+        measured = spectra(simulator(theta, seed), grid=grid)
+        powers.append(measured.P_dd / spectra(noise, grid=noise_grid).P_dd)
+    return measured.k, torch.stack(powers).mean(0)
 
 
 def bullfrog(G, D0, D1):
