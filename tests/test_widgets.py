@@ -51,7 +51,7 @@ def test_live_lines_follow_their_data():
     line.set_ydata([0.2, 0.2])
     assert low != high
     assert plot.png() == low
-    dark = [np.where(pixels(x).sum(2)[20:195, 150] < 100)[0] for x in (low, high)]
+    dark = [np.where(pixels(x).sum(2)[20:195, 150] < 400)[0] for x in (low, high)]
     assert dark[1].max() < dark[0].min()
 
 
