@@ -79,19 +79,19 @@ class Heads(nn.Module):
         self.marked = Projector(2 * bins, width, dimension)
         self.theta = nn.Linear(5, dimension)
         self.metric = Metric(dimension)
-        # What the projectors see is (S - shift) * gain; (0, 1) shows them the summaries as they are.
-        self.register_buffer("unmarked_shift", torch.zeros(bins))
-        self.register_buffer("unmarked_gain", torch.ones(bins))
-        self.register_buffer("marked_shift", torch.zeros(2 * bins))
-        self.register_buffer("marked_gain", torch.ones(2 * bins))
+        # What the projectors see is (S - mean) / sqrt(variance); (0, 1) shows them the summaries as they are.
+        self.register_buffer("unmarked_mean", torch.zeros(bins))
+        self.register_buffer("unmarked_variance", torch.ones(bins))
+        self.register_buffer("marked_mean", torch.zeros(2 * bins))
+        self.register_buffer("marked_variance", torch.ones(2 * bins))
 
     def z_d(self, S_delta):
         """Embedding of the unmarked summary (..., b), length 1."""
-        return normalize(self.unmarked((S_delta - self.unmarked_shift) * self.unmarked_gain), dim=-1)
+        return normalize(self.unmarked((S_delta - self.unmarked_mean) * self.unmarked_variance.rsqrt()), dim=-1)
 
     def z_m(self, S_M):
         """Embedding of the marked summary (..., 2b), length 1."""
-        return normalize(self.marked((S_M - self.marked_shift) * self.marked_gain), dim=-1)
+        return normalize(self.marked((S_M - self.marked_mean) * self.marked_variance.rsqrt()), dim=-1)
 
     def z_perp(self, S_M, S_delta):
         """What the marked summary adds to the unmarked one, length 1; z_m itself when not residualised."""

@@ -13,6 +13,10 @@ from nbkit.summaries import marked_spectra, marked_summary
 CPU_VOXELS = 64**3
 # Field-sized float32 arrays that a simulation's graph holds, rounded up; decides how many fill a GPU.
 ARRAYS_A_SIMULATION = 100
+# Added to the variances by which S_M is standardised: at M = 1 it has none.
+LEAST_VARIANCE = 1e-4
+# Share of the newest batch in their running means.
+NEWEST = 0.1
 
 
 class Batch(NamedTuple):
@@ -40,12 +44,17 @@ class UnmarkedObjective(nn.Module):
 
 
 class MarkedObjective(nn.Module):
-    """Stage two: z_perp of the marked summary against z_theta."""
+    """Stage two: z_perp of the marked summary against z_theta.
 
-    def __init__(self, mark, heads, grid, kmax, temperature):
+    With `standardise` it remembers the S_M of a step, and `follow` moves the mean and variance by which the heads see
+    them: within a step these are constants, so that each anchor's loss still depends on its own simulation alone.
+    """
+
+    def __init__(self, mark, heads, grid, kmax, temperature, standardise=False):
         super().__init__()
         self.mark, self.heads = mark, heads
         self.grid, self.kmax, self.temperature = grid, kmax, temperature
+        self._seen = [] if standardise else None
 
     def S_M(self, delta):
         """Marked summaries (m, 2b) of fields (m, n, n, n)."""
@@ -54,9 +63,25 @@ class MarkedObjective(nn.Module):
 
     def forward(self, batch):
         S_M = self.S_M(batch.marked) if batch.marked.ndim == 4 else batch.marked
+        if self._seen is not None and torch.is_grad_enabled():
+            self._seen.append(S_M.detach())
         z_perp, z_theta = self.heads.z_perp(S_M, batch.S_delta), self.heads.z_theta(batch.theta)
         scores = mahalanobis_scores(z_perp, z_theta, self.heads.metric(), self.temperature)
         return info_nce(scores, batch.positive, batch.excluded).sum()
+
+    @torch.no_grad()
+    def follow(self, total):
+        """Move the heads' mean and variance of S_M towards those of the last step; `total` sums over processes."""
+        if self._seen is None:
+            return
+        S_M = torch.cat(self._seen).double()
+        self._seen.clear()
+        count, *sums = total(torch.cat([S_M.new_tensor([len(S_M)]), S_M.sum(0), (S_M**2).sum(0)])).split(
+            [1, S_M.shape[1], S_M.shape[1]]
+        )
+        mean, square = (x / count for x in sums)
+        self.heads.marked_mean.lerp_(mean.float(), NEWEST)
+        self.heads.marked_variance.lerp_((square - mean**2 + LEAST_VARIANCE).float(), NEWEST)
 
 
 def micro_batch(grid, device):

@@ -46,9 +46,13 @@ class Processes:
         """Sums of plain numbers over all processes, as float64."""
         if self.size == 1:
             return values
-        sums = torch.tensor(values, dtype=torch.float64, device=self.device)
-        distributed.all_reduce(sums)
-        return tuple(sums.tolist())
+        return tuple(self.summed(torch.tensor(values, dtype=torch.float64, device=self.device)).tolist())
+
+    def summed(self, tensor):
+        """Sum of a tensor over all processes."""
+        if self.size > 1:
+            distributed.all_reduce(tensor)
+        return tensor
 
     def wait(self):
         """Until all processes are here."""

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from nbkit.contrast import Heads
-from nbkit.data import WEIGHTS, TrainingData, fingerprint, generator
+from nbkit.batches import WEIGHTS, TrainingData, fingerprint, generator
 from nbkit.mark import LearnedMark
+from nbkit.objective import LEAST_VARIANCE
 from nbkit.processes import Processes, chosen_device
 from nbkit.recipe import as_json, recipe_named
 from nbkit.run import claimed_folder, load_run, mark_settings
@@ -108,9 +109,16 @@ def train(
 
 
 def _standardise(heads, data):
-    shift, scatter = data.scatter(data.S_delta)
-    heads.unmarked_shift.copy_(shift)
-    heads.unmarked_gain.copy_(1 / scatter)
+    """Mean and variance over the training set; of S_M as it is at M = 1 where the mark, and so S_M, will change."""
+    mean, variance = data.moments(data.S_delta)
+    heads.unmarked_mean.copy_(mean)
+    heads.unmarked_variance.copy_(variance)
+    if data.S_M is None:
+        mean, variance = torch.cat([torch.zeros_like(mean), torch.ones_like(mean)]), 0.0
+    else:
+        mean, variance = data.moments(data.S_M)
+    heads.marked_mean.copy_(mean)
+    heads.marked_variance.copy_(variance + LEAST_VARIANCE)
 
 
 def _hash(mark):

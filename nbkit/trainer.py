@@ -95,7 +95,8 @@ class Trainer:
 
     def _marked(self):
         heads, recipe, data = self.heads, self.recipe, self.data
-        objective = MarkedObjective(self.mark, heads, data.grid, data.kmax, recipe.temperature)
+        follows = recipe.standardise and data.S_M is None
+        objective = MarkedObjective(self.mark, heads, data.grid, data.kmax, recipe.temperature, follows)
         groups = [
             ([heads.marked, heads.metric], recipe.learning_rate),
             ([heads.theta], recipe.learning_rate * recipe.theta_rate),
@@ -128,7 +129,8 @@ class Trainer:
                         return
                 val_loss = self._validation_loss(stage, module)
                 now.seconds += time.monotonic() - since
-                if now.end_epoch(self.recipe, val_loss, stage.batch, optimizer.param_groups[0]["lr"]):
+                rate = now.rate(stage.groups[0][1], self.recipe, steps, stage.epochs)
+                if now.end_epoch(self.recipe, val_loss, stage.batch, rate):
                     self._best = {k: v.clone() for k, v in weights(stage.objective, "weights").items()}
                 self.on_epoch(self)
         self._save(stage, optimizer)
@@ -154,6 +156,8 @@ class Trainer:
         if not (isfinite(loss) and isfinite(norm)) or loss > self.progress.best_loss + DIVERGED * self.chance:
             raise self._diverged(stage, ids, f"the loss is {loss:.4g} and the norm of its gradient {norm:.4g}")
         optimizer.step()
+        if isinstance(stage.objective, MarkedObjective):
+            stage.objective.follow(self.processes.summed)
         return loss
 
     @torch.no_grad()
@@ -177,7 +181,8 @@ class Trainer:
         groups = []
         for modules, rate in stage.groups:
             parameters = [p.requires_grad_(True) for module in modules for p in module.parameters()]
-            groups.append({"params": parameters, "lr": rate})
+            decay = self.recipe.mark_decay if modules == [self.mark] else None
+            groups.append({"params": parameters, "lr": rate} | ({} if decay is None else {"weight_decay": decay}))
         fused = self.processes.device.type in ("cpu", "cuda")
         return torch.optim.AdamW(groups, weight_decay=self.recipe.weight_decay, fused=fused)
 

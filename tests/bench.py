@@ -6,6 +6,7 @@ Name some of them on the command line to run only those.
 
 import contextlib
 import io
+import itertools
 import json
 import multiprocessing
 import subprocess
@@ -166,6 +167,60 @@ def simulation():
 
 def _simulate(seed):
     simulate.Simulator(Grid(64, 500.0, "PCS"), particles=64, force_factor=2, steps=6)(FIDUCIAL, seed)
+
+
+@measures
+def training():
+    """Time of an epoch beyond mark and spectra (data, candidates, heads, optimiser, bookkeeping), in percent of it."""
+    from tempfile import TemporaryDirectory
+
+    import numpy as np
+
+    from nbkit.cosmology import sobol_thetas
+    from nbkit.objective import MarkedObjective
+    from nbkit.recipe import recipe_named
+    from nbkit.train import train
+
+    class Noise:
+        grid, theta = Grid(32, 250.0, "PCS"), sobol_thetas(256)
+        fields = torch.from_numpy(np.random.default_rng(0).lognormal(-0.1, 0.4, (256, 32, 32, 32)).astype("f4")) - 1
+
+        def __len__(self):
+            return len(self.theta)
+
+        def __getitem__(self, index):
+            return self.fields[index]
+
+    spent, seen = [0.0], MarkedObjective.S_M
+
+    def timed(self, delta):
+        # Forward and, through a hook that cuts the graph here, backward of mark and spectra alone.
+        start = time.perf_counter()
+        S_M = seen(self, delta)
+        spent[0] += time.perf_counter() - start
+        if not S_M.requires_grad:
+            return S_M
+        cut = S_M.detach().requires_grad_()
+
+        def back(gradient):
+            start = time.perf_counter()
+            S_M.backward(gradient)
+            spent[0] += time.perf_counter() - start
+
+        cut.register_hook(back)
+        return cut
+
+    MarkedObjective.S_M = timed
+    recipe = recipe_named("tuned", pretrain_epochs=1, epochs=4)
+    try:
+        with TemporaryDirectory() as folder:
+            ends = []
+            on_epoch = lambda trainer: ends.append((time.perf_counter(), spent[0]))  # noqa: E731
+            train(Noise(), folder, recipe=recipe, device="cpu", on_epoch=on_epoch)
+    finally:
+        MarkedObjective.S_M = seen
+    epochs = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(ends[2:])]
+    return {"train_overhead_percent": min(100 * (1 - inside / whole) for whole, inside in epochs)}
 
 
 def main(names):

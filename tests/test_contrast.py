@@ -94,10 +94,10 @@ def test_without_residual_the_unmarked_summary_is_ignored():
     torch.testing.assert_close(heads.z_perp(S_M, torch.randn(6, 10)), heads.z_m(S_M))
 
 
-def test_shift_and_gain_standardise_what_the_projectors_see():
+def test_mean_and_variance_standardise_what_the_projectors_see():
     heads = Heads(4)
     S_delta = torch.randn(5, 4) * 3 + 7
     expected = torch.nn.functional.normalize(heads.unmarked((S_delta - 7) * 2), dim=-1)
-    heads.unmarked_shift.fill_(7.0)
-    heads.unmarked_gain.fill_(2.0)
+    heads.unmarked_mean.fill_(7.0)
+    heads.unmarked_variance.fill_(0.25)
     torch.testing.assert_close(heads.z_d(S_delta), expected)

@@ -20,7 +20,7 @@ from training_process import RECIPE
 from nbkit import ClassicalMark, Grid, LearnedMark
 from nbkit.checkpoint import read_tensors, write_atomically, write_tensors
 from nbkit.contrast import Heads
-from nbkit.data import TrainingData
+from nbkit.batches import TrainingData
 from nbkit.fields import Fields
 from nbkit.negatives import Negatives, candidates
 from nbkit.objective import Batch, MarkedObjective
@@ -199,6 +199,31 @@ def test_stopped_and_continued_is_the_same_too(small, tmp_path):
     assert isfinite(run.best_loss)
     assert trained(small, tmp_path / "stopped").finished
     same_run(tmp_path / "whole", tmp_path / "stopped")
+
+
+def test_standardised_training_is_exact_too(small, tmp_path):
+    """The running mean and variance of S_M are part of what a checkpoint keeps."""
+    recipe = replace(RECIPE, standardise=True, schedule="cosine")
+    whole = trained(small, tmp_path / "whole", recipe)
+    for steps in (9, 3):
+        asked = iter([False] * (steps - 1) + [True] * 1000)
+        trained(small, tmp_path / "stopped", recipe, stop=lambda asked=asked: next(asked))
+    trained(small, tmp_path / "stopped", recipe)
+    same_run(tmp_path / "whole", tmp_path / "stopped")
+    S_delta = read_tensors(tmp_path / "whole" / "summaries.safetensors")[0]["S_delta"]
+    data = TrainingData(small, recipe, 0.3, 3, Processes(CPU))
+    torch.testing.assert_close(whole.heads.unmarked_mean, S_delta[data.training].mean(0))
+    assert (whole.heads.marked_variance > 1e-4).all()
+
+
+def test_following_is_the_running_mean_of_what_was_seen(simulations):
+    batch, bins = batch_of(simulations, 6, 0.3, torch.float32)
+    objective = MarkedObjective(stirred(LearnedMark(simulations.grid)), Heads(bins), simulations.grid, 0.3, 0.05, True)
+    objective(batch)
+    S_M = objective.S_M(batch.marked).detach()
+    objective.follow(lambda tensor: tensor)
+    torch.testing.assert_close(objective.heads.marked_mean, 0.1 * S_M.mean(0))
+    torch.testing.assert_close(objective.heads.marked_variance, 0.9 + 0.1 * (S_M.var(0, correction=0) + 1e-4))
 
 
 def test_streamed_fields_give_the_same_run(small, tmp_path):

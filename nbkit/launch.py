@@ -1,0 +1,68 @@
+"""Training from a shell, in one process or, under `torchrun`, in many: `python -m nbkit.launch --help`."""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from nbkit.recipe import RECIPES
+from nbkit.suite import PRESETS, suite
+from nbkit.train import train
+
+
+def arguments(words=None):
+    """The settings of a training, from the words of a command line."""
+    parser = argparse.ArgumentParser("python -m nbkit.launch", description="Train a mark, or go on training it.")
+    parser.add_argument("out", help="folder for checkpoints and history")
+    parser.add_argument("--preset", choices=PRESETS, default="demo")
+    parser.add_argument("--data-root", help="folder with Quijote's files, instead of embedded universes")
+    parser.add_argument("--recipe", choices=RECIPES)
+    parser.add_argument("--kmax", type=float, default=0.3)
+    parser.add_argument("--l-max", type=int, default=2)
+    parser.add_argument("--radial", default="fourier")
+    parser.add_argument("--no-residual", dest="residual", action="store_false")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="auto")
+    return parser.parse_args(words)
+
+
+def say(trainer):
+    """A line an epoch, from the first process, for a log."""
+    if trainer.processes.first:
+        row = trainer.progress.history[-1]
+        losses = f"training {row['train_loss']:.4f}, validation {row['val_loss']:.4f}"
+        sys.stdout.write(f"{row['stage']} epoch {row['epoch']}: {losses}, {row['seconds']:.1f} s\n")
+        sys.stdout.flush()
+
+
+def follow(out, processes, *words):
+    """Train with `torchrun` in several processes of this machine; yield the lines of their log as they come.
+
+    Parameters
+    ----------
+    out : folder of the run.
+    processes : how many: GPUs, or CPUs to share each batch.
+    words : further arguments of `python -m nbkit.launch`, for instance "--preset", "mini".
+    """
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command += ["-m", "nbkit.launch", str(out), *map(str, words)]
+    Path(out).mkdir(parents=True, exist_ok=True)
+    log = Path(out) / "log.txt"
+    with log.open("w") as file, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True) as started:
+        for line in started.stdout:
+            file.write(line)
+            yield line.rstrip()
+    if started.returncode:
+        last = log.read_text().strip().splitlines()[-15:]
+        raise RuntimeError(f"The training ended with code {started.returncode}; the end of {log}:\n" + "\n".join(last))
+
+
+def main(words=None):
+    """Make or find the suite, and train."""
+    asked = vars(arguments(words))
+    simulations = suite(asked.pop("preset"), sets=("BSQ",), data_root=asked.pop("data_root"))["BSQ"]
+    train(simulations, asked.pop("out"), on_epoch=say, **asked)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""A training as it goes: the loss figure, and a live view with a stop button for JupyterLab."""
+
+from math import log
+
+import ipywidgets as w
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.figure import Figure
+
+from nbkit.farm import watched
+from nbkit.mark import LearnedMark
+from nbkit.plots import BLACK, BLUE, L_COLOURS, ORANGE
+
+
+def chance(recipe):
+    """InfoNCE of embeddings that cannot tell the candidates apart: log of their number."""
+    return log(recipe.negatives.total(recipe.batch))
+
+
+def losses(run, references=()):
+    """Loss against simulation passes, between chance and perfection, beside what fixed marks reach.
+
+    Parameters
+    ----------
+    run : the Run to show.
+    references : (label, Run) of other marks, trained with the same heads; their best validation loss is a line.
+    """
+    figure, ax = plt.subplots(figsize=(7.0, 4.0), layout="constrained")
+    _draw_losses(ax, run.column("passes"), run.column("train_loss"), run.column("val_loss"), chance(run.recipe))
+    for (label, other), style in zip(references, ("--", "-.", ":"), strict=False):
+        ax.axhline(other.best_loss, color=BLACK, ls=style, lw=1.2, label=f"{label}, best validation")
+    ax.legend(fontsize=8, loc="center right")
+    return figure
+
+
+def responses(run, start=None):
+    """Radial profiles G_l and the terms h_a of the mark, as trained and, dashed, as they were at `start`."""
+    figure, axes = plt.subplots(1, 2, figsize=(9.0, 3.4), layout="constrained")
+    _draw_mark(axes, run.mark, start)
+    return figure
+
+
+def _draw_losses(ax, passes, train_loss, val_loss, at_chance):
+    ax.plot(passes, train_loss, color=ORANGE, label="training")
+    ax.plot(passes, val_loss, color=BLUE, label="validation")
+    ax.axhline(at_chance, color="0.6", lw=1)
+    ax.annotate(
+        "chance: log(candidates)", (0, at_chance), (4, -12), textcoords="offset points", color="0.4", fontsize=8
+    )
+    ax.axhline(0, color="0.6", lw=1)
+    ax.annotate("perfection", (0, 0), (4, 4), textcoords="offset points", color="0.4", fontsize=8)
+    ax.set(xlabel="simulation passes", ylabel="InfoNCE", ylim=(-0.2, max([at_chance, *train_loss]) * 1.05))
+
+
+@torch.no_grad()
+def _draw_mark(axes, mark, start=None):
+    k = torch.linspace(0, mark.grid.k_nyq, 200)
+    taper = mark.grid.taper(k)
+    x = torch.linspace(-2, 2, 200)
+    for style, each in (("--", start), ("-", mark)):
+        if each is None:
+            continue
+        each = each.to("cpu")
+        for l, G in enumerate(each.G_l(k)):
+            axes[0].plot(k, G * taper, style, color=L_COLOURS[l], label=f"$G_{l}$" if each is mark else None)
+        # Shape only: an MLP's constant is the same as the bias.
+        seen = {"E0": torch.sign(x) * torch.expm1(x.abs()), "E1": torch.expm1(x.abs()), "E2": torch.expm1(x.abs())}
+        terms = each.responses.terms({name: seen.get(name, 0.2 * x) for name in each.responses.names})
+        for name in each.responses.names:
+            label = rf"$h({name[0]}_{name[1]})$" if each is mark else None
+            h = terms[f"h_{name}"]
+            line = x >= 0 if name in ("E1", "E2") else x > -9
+            axes[1].plot((0.2 * x if name == "I3" else x)[line], h[line], style, label=label)
+        axes[1].set_prop_cycle(None)
+    axes[0].set(xlabel="k [h/Mpc]", ylabel=r"$G_\ell(k)\,T_{\rm tap}(k)$")
+    axes[1].set(xlabel=r"sgn(x) log(1 + |x|) of the invariant ($I_3$: itself)", ylabel="contribution to $\\eta$")
+    for ax in axes:
+        ax.legend(fontsize=8)
+
+
+class Monitor(w.VBox):
+    """Live loss curve, profiles and responses, and a stop button: pass `stop` and `on_epoch` to `train`.
+
+    Without a person to look at it (papermill, nbval) it draws nothing and never asks to stop.
+    """
+
+    def __init__(self):
+        self._button = w.Button(description="Stop, keep the best", icon="stop")
+        self._button.on_click(lambda _: setattr(self, "_asked", True))
+        self._image, self._asked, self._live = w.Image(format="png"), False, watched()
+        super().__init__([self._button, self._image])
+
+    def __repr__(self):
+        return "<training monitor: live in JupyterLab>"
+
+    def stop(self):
+        """Whether the button was pressed; lets the notebook's messages through first."""
+        if self._live:
+            _let_messages_through()
+        return self._asked
+
+    def on_epoch(self, trainer):
+        """Draw the training as it is now."""
+        if not self._live:
+            return
+        from io import BytesIO
+
+        rows = [row for row in trainer.progress.history if row["stage"] == trainer.progress.stage]
+        figure = Figure(figsize=(12, 3.4), layout="constrained")
+        axes = figure.subplots(1, 3)
+        columns = ([row[name] for row in rows] for name in ("passes", "train_loss", "val_loss"))
+        _draw_losses(axes[0], *columns, trainer.chance)
+        axes[0].set_title(f"stage {trainer.progress.stage}, epoch {trainer.progress.epoch}", fontsize=9)
+        if isinstance(trainer.mark, LearnedMark):
+            _draw_mark(axes[1:], trainer.mark)
+        out = BytesIO()
+        figure.savefig(out, format="png", dpi=80)
+        self._image.value = out.getvalue()
+
+
+def _let_messages_through():
+    """Handle what the front end sent while a cell was running, such as a press of a button."""
+    import asyncio
+
+    from IPython import get_ipython
+
+    kernel = getattr(get_ipython(), "kernel", None)
+    if kernel is not None:
+        loop = asyncio.get_event_loop()
+        for _ in range(2):
+            loop.run_until_complete(kernel.do_one_iteration())
