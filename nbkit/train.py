@@ -9,8 +9,8 @@ from dataclasses import asdict
 import torch
 from torch import nn
 
-from nbkit.contrast import Heads
 from nbkit.batches import WEIGHTS, TrainingData, fingerprint, generator
+from nbkit.contrast import Heads
 from nbkit.mark import LearnedMark
 from nbkit.objective import LEAST_VARIANCE
 from nbkit.processes import Processes, chosen_device

@@ -18,9 +18,9 @@ from safetensors.torch import load_file
 from training_process import RECIPE
 
 from nbkit import ClassicalMark, Grid, LearnedMark
+from nbkit.batches import TrainingData
 from nbkit.checkpoint import read_tensors, write_atomically, write_tensors
 from nbkit.contrast import Heads
-from nbkit.batches import TrainingData
 from nbkit.fields import Fields
 from nbkit.negatives import Negatives, candidates
 from nbkit.objective import Batch, MarkedObjective
