@@ -14,9 +14,11 @@ import torch
 from PIL import Image
 
 from nbkit import plots
+from nbkit.cosmology import FIDUCIAL, linear_power
 from nbkit.filters import CHANNELS, RadialProfiles, filtered
 from nbkit.grid import to_fourier
 from nbkit.invariants import invariants
+from nbkit.spectra import spectra
 
 LAYOUT = w.Layout(width="420px")
 STYLE = {"description_width": "130px"}
@@ -197,3 +199,40 @@ def kernel_surface(maps, grid, channel=(2, 0), level=0.25):
     top = max(np.abs(cut).max() for cut in cuts)
     static = side_by_side(*(picture(cut, "PuOr_r", -top, top, side=220) for cut in cuts))
     return Explorer(f"Kernel l = {channel[0]}, m = {channel[1]} in 3D (here its three planes)", [], [figure], static)
+
+
+def universe_explorer(simulator, seed, theta=FIDUCIAL):
+    """A slab of a universe and its P(k), simulated anew with the same phases whenever a parameter moves.
+
+    Parameters
+    ----------
+    simulator : a small box, so that a universe takes a fraction of a second.
+    theta : where the sliders start, and what the parameters without a slider keep.
+    """
+    Omega_m = slider("matter Omega_m", float(theta[0]), 0.1, 0.5, 0.01)
+    sigma_8 = slider("clustering sigma_8", float(theta[4]), 0.6, 1.0, 0.01)
+    image, curve, caption = w.Image(format="png"), w.Image(format="png"), w.HTML()
+    grid = simulator.grid
+    k = grid.bins().k.numpy()
+    labels = {"xlabel": r"$k$ [$h$/Mpc]", "ylabel": r"$P(k)$ [(Mpc/$h$)$^3$]"}
+    plot = plots.LiveLines(xscale="log", yscale="log", xlim=(k[0], k[-1]), ylim=(100, 60_000), **labels)
+    plot.ax.loglog(k, spectra(simulator(theta, seed), grid=grid).P_dd, color="0.6")
+    plot.ax.set_xticks([0.05, 0.1, 0.2, 0.3], ["0.05", "0.1", "0.2", "0.3"])
+    plot.ax.set_xticks([], minor=True)
+    simulated = plot.line(k, k, color=plots.RED)
+    linear = plot.line(k, k, color=plots.BLUE, ls="--")
+    plot.ax.legend([simulated, linear, plot.ax.lines[0]], ["simulated", "linear theory", "at the start"], fontsize=8)
+
+    def update():
+        moved = np.array([Omega_m.value, *theta[1:4], sigma_8.value])
+        delta = simulator(moved, seed)
+        slab = plots.shown(delta[:, :, : max(round(16 / grid.cell_size), 1)].mean(2).T, "delta")
+        image.value = picture(slab, "magma", -0.8, 1.0)
+        simulated.set_ydata(spectra(delta, grid=grid).P_dd)
+        linear.set_ydata(linear_power(moved)(k))
+        curve.value = plot.png()
+        caption.value = f"<b>{grid.box_size:g} Mpc/h</b> across, rms of delta {float(delta.std()):.2f}, seed {seed}"
+
+    observed(update, (Omega_m, sigma_8))
+    panels = [w.VBox([caption, image]), curve]
+    return Explorer("Universe explorer", [Omega_m, sigma_8], panels, side_by_side(image.value, curve.value))
