@@ -36,6 +36,10 @@ def paint(positions, grid):
 def counts(positions, n, per_length, order):
     """Particles a cell (n, n, n), each spread by the cloud of that order; `per_length` cells in one unit of length."""
     if positions.device.type != "cpu":
+        if not positions.is_meta and not torch.isfinite(positions).all():
+            raise ValueError(
+                f"{int((~torch.isfinite(positions)).any(1).sum())} of {len(positions)} positions are not finite."
+            )
         return _counts(positions, n, per_length, order)
     mesh = torch.zeros(n, n, n)
     loop = _painter(order)

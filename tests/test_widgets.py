@@ -8,7 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from nbkit import plots, widgets
+from nbkit import Grid, plots, widgets
+from nbkit.simulate import Simulator
 
 
 def pixels(png):
@@ -58,7 +59,8 @@ def test_live_lines_follow_their_data():
 @pytest.fixture
 def explorers(lognormal):
     delta, grid = lognormal(16, mas="PCS", dtype=torch.float32)
-    return [widgets.kernel_explorer(grid.k_nyq, n=16), widgets.invariant_explorer(delta, grid)]
+    universe = widgets.universe_explorer(Simulator(Grid(16, 125.0, "PCS"), particles=16), seed=1)
+    return [widgets.kernel_explorer(grid.k_nyq, n=16), widgets.invariant_explorer(delta, grid), universe]
 
 
 def images(widget):
@@ -86,3 +88,17 @@ def test_stored_output_is_stable_and_shows_a_picture(explorers):
         assert set(bundle) == {"text/plain", "image/png", "application/vnd.jupyter.widget-view+json"}
         assert bundle["text/plain"] == f"<{explorer.title}: open in JupyterLab to move it>"
         assert pixels(explorer.static).std() > 10
+
+
+def test_sheet_between_unmoved_particles_is_smooth():
+    """A lattice at rest has density 1 everywhere; a plane wave of displacements moves its mass, and keeps it."""
+    q = torch.arange(16, dtype=torch.float32) * 6.25
+    lattice = torch.stack(torch.meshgrid(q, q, q, indexing="ij"), -1).reshape(-1, 3)
+    still = plots.sheet_density(lattice, 100.0, depth=25.0, pixels=32, refine=4)
+    torch.testing.assert_close(still, torch.ones(32, 32), rtol=0, atol=1e-3)
+    moved = lattice.clone()
+    moved[:, 0] -= 5 * torch.sin(2 * torch.pi * lattice[:, 0] / 100)
+    dense = plots.sheet_density(moved.remainder(100.0), 100.0, depth=25.0, pixels=32, refine=8)
+    # At x = 0 the map contracts by 1 - 5 * 2 pi / 100.
+    assert abs(dense[0].mean().item() * (1 - 0.1 * torch.pi) - 1) < 0.05
+    assert abs(dense[16].mean().item() * (1 + 0.1 * torch.pi) - 1) < 0.05
