@@ -140,3 +140,9 @@ def test_notebook_index_of_the_readme_is_complete():
     readme = (ROOT / "README.md").read_text()
     for path in NOTEBOOKS:
         assert f"notebooks/{path.name}" in readme
+
+
+def test_snippet_of_the_readme_runs(capsys):
+    snippet = re.search(r"## nbkit in ten lines\n+```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1]
+    exec(compile(snippet, "README.md", "exec"), {})
+    assert capsys.readouterr().out.count("tensor(") == 10
