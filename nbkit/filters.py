@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from nbkit.grid import to_real
+from nbkit.memory import keep_freed
 from nbkit.threads import SLICES, kernel, over_slices
 
 CHANNELS = [(l, m) for l in range(3) for m in range(-l, l + 1)]
@@ -168,6 +169,7 @@ class _Filtered(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, delta_k, profiles, grid):
+        keep_freed()  # the maps of one simulation take the place of the last one's
         ctx.save_for_backward(delta_k)
         ctx.grid, ctx.shape = grid, profiles.shape
         modes, maps = torch.empty_like(delta_k), []

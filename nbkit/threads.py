@@ -9,7 +9,7 @@ from functools import lru_cache
 import numba
 import torch
 
-SLICES = 16
+SLICES = 8
 
 # Without nnan and ninf: sums may be reordered into SIMD lanes, but NaN stays NaN.
 FASTMATH = {"nsz", "arcp", "contract", "reassoc"}
@@ -21,12 +21,15 @@ def over_slices(function, length, slices=SLICES):
     edges = [length * i // slices for i in range(slices + 1)]
     parts = list(zip(range(slices), edges[:-1], edges[1:], strict=True))
     threads = torch.get_num_threads()
-    if threads == 1:
-        for part in parts:
+
+    def share(first):
+        for part in parts[first::threads]:
             function(*part)
-    else:
-        for done in [_pool(threads).submit(function, *part) for part in parts]:
-            done.result()
+
+    others = [_pool(threads).submit(share, first) for first in range(1, min(threads, slices))]
+    share(0)
+    for other in others:
+        other.result()
 
 
 @lru_cache(maxsize=4)
