@@ -10,7 +10,7 @@ from nbkit.suite import PRESETS, suite
 from nbkit.train import train
 
 
-def arguments(words=None):
+def arguments(line=None):
     """The settings of a training, from the words of a command line."""
     parser = argparse.ArgumentParser("python -m nbkit.launch", description="Train a mark, or go on training it.")
     parser.add_argument("out", help="folder for checkpoints and history")
@@ -23,7 +23,7 @@ def arguments(words=None):
     parser.add_argument("--no-residual", dest="residual", action="store_false")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="auto")
-    return parser.parse_args(words)
+    return parser.parse_args(line)
 
 
 def say(trainer):
@@ -35,17 +35,24 @@ def say(trainer):
         sys.stdout.flush()
 
 
-def follow(out, processes, *words):
+def words(residual=True, **asked):
+    """The command line of settings given by name; those that are None or empty are left to their defaults."""
+    given = {name: value for name, value in asked.items() if value not in (None, "")}
+    pairs = [(f"--{name.replace('_', '-')}", str(value)) for name, value in given.items()]
+    return [word for pair in pairs for word in pair] + ([] if residual else ["--no-residual"])
+
+
+def follow(out, processes, **asked):
     """Train with `torchrun` in several processes of this machine; yield the lines of their log as they come.
 
     Parameters
     ----------
     out : folder of the run.
     processes : how many: GPUs, or CPUs to share each batch.
-    words : further arguments of `python -m nbkit.launch`, for instance "--preset", "mini".
+    asked : settings of the training by name, for instance preset="mini", kmax=0.2.
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    command += ["-m", "nbkit.launch", str(out), *map(str, words)]
+    command += ["-m", "nbkit.launch", str(out), *words(**asked)]
     Path(out).mkdir(parents=True, exist_ok=True)
     log = Path(out) / "log.txt"
     with log.open("w") as file, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True) as started:
@@ -57,9 +64,9 @@ def follow(out, processes, *words):
         raise RuntimeError(f"The training ended with code {started.returncode}; the end of {log}:\n" + "\n".join(last))
 
 
-def main(words=None):
+def main(line=None):
     """Make or find the suite, and train."""
-    asked = vars(arguments(words))
+    asked = vars(arguments(line))
     simulations = suite(asked.pop("preset"), sets=("BSQ",), data_root=asked.pop("data_root"))["BSQ"]
     train(simulations, asked.pop("out"), on_epoch=say, **asked)
 

@@ -1,6 +1,9 @@
 """A training as it goes: the loss figure, and a live view with a stop button for JupyterLab."""
 
+import csv
+from io import BytesIO
 from math import log
+from pathlib import Path
 
 import ipywidgets as w
 import matplotlib.pyplot as plt
@@ -29,7 +32,7 @@ def losses(run, references=()):
     _draw_losses(ax, run.column("passes"), run.column("train_loss"), run.column("val_loss"), chance(run.recipe))
     for (label, other), style in zip(references, ("--", "-.", ":"), strict=False):
         ax.axhline(other.best_loss, color=BLACK, ls=style, lw=1.2, label=f"{label}, best validation")
-    ax.legend(fontsize=8, loc="center right")
+    ax.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1, 0.08))
     return figure
 
 
@@ -37,6 +40,19 @@ def responses(run, start=None):
     """Radial profiles G_l and the terms h_a of the mark, as trained and, dashed, as they were at `start`."""
     figure, axes = plt.subplots(1, 2, figsize=(9.0, 3.4), layout="constrained")
     _draw_mark(axes, run.mark, start)
+    return figure
+
+
+def recipes(path):
+    """Validation loss against passes of several recipes, from the CSV that figures/recipes.py writes."""
+    with Path(path).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    figure, ax = plt.subplots(figsize=(7.0, 4.0), layout="constrained")
+    for recipe in dict.fromkeys(row["recipe"] for row in rows):
+        mine = [row for row in rows if row["recipe"] == recipe]
+        ax.plot([int(row["passes"]) for row in mine], [float(row["val_loss"]) for row in mine], label=recipe)
+    ax.set(xlabel="simulation passes", ylabel="InfoNCE, validation")
+    ax.legend(fontsize=8)
     return figure
 
 
@@ -56,24 +72,24 @@ def _draw_losses(ax, passes, train_loss, val_loss, at_chance):
 def _draw_mark(axes, mark, start=None):
     k = torch.linspace(0, mark.grid.k_nyq, 200)
     taper = mark.grid.taper(k)
-    x = torch.linspace(-2, 2, 200)
+    x = torch.linspace(-2, 2, 201)
     for style, each in (("--", start), ("-", mark)):
         if each is None:
             continue
         each = each.to("cpu")
         for l, G in enumerate(each.G_l(k)):
             axes[0].plot(k, G * taper, style, color=L_COLOURS[l], label=f"$G_{l}$" if each is mark else None)
-        # Shape only: an MLP's constant is the same as the bias.
+        # Shape only: what a term adds to a zero of its invariant is one with the bias.
         seen = {"E0": torch.sign(x) * torch.expm1(x.abs()), "E1": torch.expm1(x.abs()), "E2": torch.expm1(x.abs())}
         terms = each.responses.terms({name: seen.get(name, 0.2 * x) for name in each.responses.names})
         for name in each.responses.names:
             label = rf"$h({name[0]}_{name[1]})$" if each is mark else None
             h = terms[f"h_{name}"]
             line = x >= 0 if name in ("E1", "E2") else x > -9
-            axes[1].plot((0.2 * x if name == "I3" else x)[line], h[line], style, label=label)
+            axes[1].plot((0.2 * x if name == "I3" else x)[line], (h - h[x.abs().argmin()])[line], style, label=label)
         axes[1].set_prop_cycle(None)
     axes[0].set(xlabel="k [h/Mpc]", ylabel=r"$G_\ell(k)\,T_{\rm tap}(k)$")
-    axes[1].set(xlabel=r"sgn(x) log(1 + |x|) of the invariant ($I_3$: itself)", ylabel="contribution to $\\eta$")
+    axes[1].set(xlabel=r"sgn(x) log(1 + |x|) of the invariant ($I_3$: itself)", ylabel="added to $\\eta$, 0 at 0")
     for ax in axes:
         ax.legend(fontsize=8)
 
@@ -103,8 +119,6 @@ class Monitor(w.VBox):
         """Draw the training as it is now."""
         if not self._live:
             return
-        from io import BytesIO
-
         rows = [row for row in trainer.progress.history if row["stage"] == trainer.progress.stage]
         figure = Figure(figsize=(12, 3.4), layout="constrained")
         axes = figure.subplots(1, 3)

@@ -1,0 +1,77 @@
+"""Figures of a training, the monitor without a person, and training from a shell."""
+
+import csv
+from dataclasses import replace
+from math import log
+
+import matplotlib.pyplot as plt
+import pytest
+from fake import FakeSet
+from training_process import RECIPE
+
+from nbkit import LearnedMark, launch, monitor, paths
+from nbkit.run import UnitMark
+from nbkit.train import train
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    simulations, folder = FakeSet(40), tmp_path_factory.mktemp("runs")
+    view = monitor.Monitor()
+    quick = replace(RECIPE, pretrain_epochs=1, epochs=2)
+    learned = train(simulations, folder / "a", recipe=quick, stop=view.stop, on_epoch=view.on_epoch, device="cpu")
+    unit = train(simulations, folder / "b", recipe=quick, mark=UnitMark(), device="cpu")
+    return learned, unit, view
+
+
+def test_losses_show_chance_perfection_and_references(runs):
+    learned, unit, _ = runs
+    figure = monitor.losses(learned, [("M = 1", unit)])
+    lines = {line.get_label(): line.get_ydata() for line in figure.axes[0].get_lines()}
+    assert list(lines["validation"]) == learned.column("val_loss")
+    assert lines["M = 1, best validation"][0] == unit.best_loss
+    levels = [line.get_ydata()[0] for line in figure.axes[0].get_lines()]
+    assert log(RECIPE.negatives.total(8)) in levels
+    assert 0 in levels
+    plt.close(figure)
+
+
+@pytest.mark.parametrize("l_max", [0, 1, 2])
+def test_mark_figure_has_a_line_for_every_profile_and_term(runs, l_max):
+    learned, _, _ = runs
+    mark = LearnedMark(learned.grid, l_max)
+    figure, axes = plt.subplots(1, 2)
+    monitor._draw_mark(axes, mark, LearnedMark(learned.grid, l_max))
+    assert len(axes[0].get_lines()) == 2 * (l_max + 1)
+    assert len(axes[1].get_lines()) == 2 * len(mark.responses.names)
+    plt.close(figure)
+
+
+def test_monitor_is_still_where_nobody_watches(runs):
+    *_, view = runs
+    assert view.stop() is False
+    assert view._image.value == b""
+
+
+def test_stored_comparison_of_recipes_is_drawn_whole():
+    path = paths.figures() / "recipes_demo.csv"
+    with path.open(newline="") as file:
+        names = {row["recipe"] for row in csv.DictReader(file)}
+    assert {"paper", "tuned"} <= names
+    figure = monitor.recipes(path)
+    assert {line.get_label() for line in figure.axes[0].get_lines()} == names
+    plt.close(figure)
+
+
+def test_words_of_the_command_line():
+    asked = launch.arguments(["out", "--preset", "mini", "--kmax", "0.2", "--no-residual", "--recipe", "paper"])
+    assert (asked.preset, asked.kmax, asked.residual, asked.recipe) == ("mini", 0.2, False, "paper")
+    words = launch.words(residual=False, preset="mini", kmax=0.2, recipe=None, data_root="", l_max=1)
+    assert words == ["--preset", "mini", "--kmax", "0.2", "--l-max", "1", "--no-residual"]
+    assert launch.arguments(["out", *words]).l_max == 1
+
+
+def test_a_failing_process_is_reported_with_its_log(tmp_path):
+    with pytest.raises(RuntimeError, match=r"(?s)The training ended with code \d+; the end of .*log.txt"):
+        list(launch.follow(tmp_path / "run", 1, preset="nothing"))
+    assert "invalid choice: 'nothing'" in (tmp_path / "run" / "log.txt").read_text()
