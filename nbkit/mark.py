@@ -63,7 +63,10 @@ class ClassicalMark:
 
     def of_modes(self, delta_k, grid):
         """As the call, for a field already transformed: many marks share one FFT."""
-        delta_R = to_real(delta_k * smoothing_kernel(self.smoothing, self.R, grid, delta_k), grid)
+        return self.of_smoothed(to_real(delta_k * smoothing_kernel(self.smoothing, self.R, grid, delta_k), grid))
+
+    def of_smoothed(self, delta_R):
+        """As the call, for a field already smoothed: marks of one R share that too."""
         base = 1 + self.delta_s + delta_R
         low = 0 if base.is_meta else int((base < BASE_FLOOR).sum())
         if low:

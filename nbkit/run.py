@@ -1,7 +1,8 @@
 """What a training leaves behind: one folder, and the Run that is read from it."""
 
+import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 
 import torch
@@ -29,9 +30,17 @@ class UnitMark:
 
 def mark_settings(mark):
     """A mark's kind and settings, for JSON."""
-    settings = mark.settings if isinstance(mark, LearnedMark) else {} if isinstance(mark, nn.Module) else asdict(mark)
+    settings = asdict(mark) if is_dataclass(mark) else getattr(mark, "settings", {})
     grid = {"grid": asdict(mark.grid)} if isinstance(mark, LearnedMark) else {}
     return {"kind": type(mark).__name__, **settings, **grid}
+
+
+def weights_hash(module):
+    """A few letters that change with the weights."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def mark_of_settings(settings):

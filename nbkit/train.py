@@ -1,6 +1,5 @@
 """Simulations to a trained mark: both stages of section 2.3, in one call that may be killed and called again."""
 
-import hashlib
 import json
 import warnings
 from copy import deepcopy
@@ -15,7 +14,7 @@ from nbkit.mark import LearnedMark
 from nbkit.objective import LEAST_VARIANCE
 from nbkit.processes import Processes, chosen_device
 from nbkit.recipe import as_json, recipe_named
-from nbkit.run import claimed_folder, load_run, mark_settings
+from nbkit.run import claimed_folder, load_run, mark_settings, weights_hash
 from nbkit.trainer import Trainer
 
 # Where the mark's filters begin to fade, in units of k_Nyq.
@@ -88,7 +87,7 @@ def train(
         "grid": asdict(grid),
         "simulations": [len(simulations), fingerprint(simulations)],
         "mark": mark_settings(mark),
-        "start": _hash(mark) if learned else None,
+        "start": weights_hash(mark) if learned else None,
     }
     settings = json.loads(json.dumps(settings))  # as it will be read back
     if processes.first:
@@ -119,11 +118,3 @@ def _standardise(heads, data):
         mean, variance = data.moments(data.S_M)
     heads.marked_mean.copy_(mean)
     heads.marked_variance.copy_(variance + LEAST_VARIANCE)
-
-
-def _hash(mark):
-    """A few letters that change with the weights."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(mark.state_dict().items()):
-        digest.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
-    return digest.hexdigest()[:16]
