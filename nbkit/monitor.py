@@ -1,6 +1,8 @@
 """A training as it goes: the loss figure, and a live view with a stop button for JupyterLab."""
 
+import asyncio
 import csv
+from functools import partial
 from io import BytesIO
 from math import log
 from pathlib import Path
@@ -95,13 +97,13 @@ def _draw_mark(axes, mark, start=None):
 
 
 class Monitor(w.VBox):
-    """Live loss curve, profiles and responses, and a stop button: pass `stop` and `on_epoch` to `train`.
+    """Live loss curve, profiles and responses, and a stop button: `run = await view.during(train, simulations, out)`.
 
     Without a person to look at it (papermill, nbval) it draws nothing and never asks to stop.
     """
 
     def __init__(self):
-        self._button = w.Button(description="Stop, keep the best", icon="stop")
+        self._button = w.Button(description="Stop, keep the best", icon="stop", layout={"width": "13em"})
         self._button.on_click(lambda _: setattr(self, "_asked", True))
         self._image, self._asked, self._live = w.Image(format="png"), False, watched()
         super().__init__([self._button, self._image])
@@ -109,11 +111,20 @@ class Monitor(w.VBox):
     def __repr__(self):
         return "<training monitor: live in JupyterLab>"
 
-    def stop(self):
-        """Whether the button was pressed; lets the notebook's messages through first."""
-        if self._live:
-            _let_messages_through()
-        return self._asked
+    async def during(self, train, *arguments, **options):
+        """What train(*arguments, **options) returns, followed here until it ends or the button is pressed.
+
+        Before a person it runs in a thread, because a kernel hears of a button only while its own is free. Interrupting
+        the kernel does the same as the button.
+        """
+        self._asked = False
+        call = partial(train, *arguments, stop=lambda: self._asked, on_epoch=self.on_epoch, **options)
+        if not self._live:
+            return call()
+        try:
+            return await asyncio.to_thread(call)
+        finally:
+            self._asked = True
 
     def on_epoch(self, trainer):
         """Draw the training as it is now."""
@@ -130,16 +141,3 @@ class Monitor(w.VBox):
         out = BytesIO()
         figure.savefig(out, format="png", dpi=80)
         self._image.value = out.getvalue()
-
-
-def _let_messages_through():
-    """Handle what the front end sent while a cell was running, such as a press of a button."""
-    import asyncio
-
-    from IPython import get_ipython
-
-    kernel = getattr(get_ipython(), "kernel", None)
-    if kernel is not None:
-        loop = asyncio.get_event_loop()
-        for _ in range(2):
-            loop.run_until_complete(kernel.do_one_iteration())

@@ -20,8 +20,9 @@ from nbkit.checkpoint import (
 from nbkit.objective import MarkedObjective, UnmarkedObjective, micro_batch
 from nbkit.progress import Bar, Progress
 
-# A loss this many times chance above the best one will not come back.
-DIVERGED = 3
+# A loss this many times chance above the best one, in this many batches in a row, will not come back. One such batch
+# may: where z_m passes z_d the residual flips, and clipping takes the sting out of that gradient.
+DIVERGED, LOST_BATCHES = 3, 8
 
 
 class TrainingDiverged(RuntimeError):
@@ -62,7 +63,7 @@ class Trainer:
         self.stop, self.on_epoch = stop or (lambda: False), on_epoch or (lambda trainer: None)
         self.progress, self.stopped = Progress(), False
         self.chance = log(recipe.negatives.total(recipe.batch))
-        self._restored, self._best, self._saved_at = None, None, time.monotonic()
+        self._restored, self._best, self._saved_at, self._lost = None, None, time.monotonic(), 0
 
     def train(self):
         """Run, or go on with, both stages; `stopped` tells whether they were asked to end early."""
@@ -153,7 +154,8 @@ class Trainer:
             raise self._diverged(stage, ids, str(problem)) from problem
         loss = self.processes.total(float(total))[0] / stage.batch
         norm = float(clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], self.recipe.clip))
-        if not (isfinite(loss) and isfinite(norm)) or loss > self.progress.best_loss + DIVERGED * self.chance:
+        self._lost = self._lost + 1 if loss > self.progress.best_loss + DIVERGED * self.chance else 0
+        if not (isfinite(loss) and isfinite(norm)) or self._lost == LOST_BATCHES:
             raise self._diverged(stage, ids, f"the loss is {loss:.4g} and the norm of its gradient {norm:.4g}")
         optimizer.step()
         if isinstance(stage.objective, MarkedObjective):

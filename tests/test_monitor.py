@@ -1,5 +1,6 @@
 """Figures of a training, the monitor without a person, and training from a shell."""
 
+import asyncio
 import csv
 from dataclasses import replace
 from math import log
@@ -19,7 +20,7 @@ def runs(tmp_path_factory):
     simulations, folder = FakeSet(40), tmp_path_factory.mktemp("runs")
     view = monitor.Monitor()
     quick = replace(RECIPE, pretrain_epochs=1, epochs=2)
-    learned = train(simulations, folder / "a", recipe=quick, stop=view.stop, on_epoch=view.on_epoch, device="cpu")
+    learned = asyncio.run(view.during(train, simulations, folder / "a", recipe=quick, device="cpu"))
     unit = train(simulations, folder / "b", recipe=quick, mark=UnitMark(), device="cpu")
     return learned, unit, view
 
@@ -48,9 +49,24 @@ def test_mark_figure_has_a_line_for_every_profile_and_term(runs, l_max):
 
 
 def test_monitor_is_still_where_nobody_watches(runs):
-    *_, view = runs
-    assert view.stop() is False
-    assert view._image.value == b""
+    learned, _, view = runs
+    assert learned.finished and view._image.value == b""
+
+
+def test_button_is_heard_while_the_training_runs_and_not_the_next_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(monitor, "watched", lambda: True)
+    view, seen = monitor.Monitor(), []
+
+    def on_epoch(trainer):
+        seen.append(bytes(view._image.value))
+        view._button.click()
+
+    monkeypatch.setattr(view, "on_epoch", lambda t, draw=view.on_epoch: (draw(t), on_epoch(t)))
+    options = {"recipe": replace(RECIPE, pretrain_epochs=1, epochs=3), "device": "cpu"}
+    stopped = asyncio.run(view.during(train, FakeSet(40), tmp_path, **options))
+    assert not stopped.finished and seen[0].startswith(b"\x89PNG")
+    monkeypatch.setattr(view, "on_epoch", lambda trainer: None)
+    assert asyncio.run(view.during(train, FakeSet(40), tmp_path, **options)).finished
 
 
 def test_stored_comparison_of_recipes_is_drawn_whole():
