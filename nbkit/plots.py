@@ -134,7 +134,7 @@ def kernel_panels(maps, grid):
     """One kernel of each l through its centre: the top row of the paper's figure 2."""
     figure, axes = plt.subplots(1, 3, figsize=(8.4, 2.9), layout="constrained")
     for ax, channel in zip(axes, SHOWN, strict=True):
-        drawn = _kernel_panel(ax, maps, grid, channel)
+        drawn = kernel_panel(ax, maps, grid, channel)
     figure.colorbar(drawn, ax=axes, label="kernel / largest value", shrink=0.8, aspect=20)
     return figure
 
@@ -146,12 +146,13 @@ def kernel_pyramid(maps, grid):
         ax.set_axis_off()
     for l, m in CHANNELS:
         axes[l, m + 2].set_axis_on()
-        drawn = _kernel_panel(axes[l, m + 2], maps, grid, (l, m))
+        drawn = kernel_panel(axes[l, m + 2], maps, grid, (l, m))
     figure.colorbar(drawn, ax=axes, label="kernel / largest value", shrink=0.5, aspect=25)
     return figure
 
 
-def _kernel_panel(ax, maps, grid, channel):
+def kernel_panel(ax, maps, grid, channel):
+    """Draw one kernel (l, m) through its centre, over its largest value, on some axes; the image that was drawn."""
     axis, half = PLANE[channel], grid.box_size / 2
     picture = slice_of(maps[CHANNELS.index(channel)], axis, grid.n // 2)
     across = [x for i, x in enumerate("xyz") if i != axis]

@@ -1,0 +1,184 @@
+"""A trained mark taken apart: its terms on one box, how much each matters, and what it is like in familiar words."""
+
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn.functional import softplus
+
+from nbkit.bootstrap import resampled, resamples
+from nbkit.environment import CLASSES, web_class
+from nbkit.fisher import ingredients
+from nbkit.grid import Grid
+from nbkit.mark import LearnedMark, load_mark, marked_field
+from nbkit.run import load_run
+from nbkit.shipped import run_folder
+from nbkit.spectra import spectra
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """Every map of a mark on one box, all (n, n, n): eta = bias + sum of the terms, exactly, and M = softplus(eta).
+
+    Attributes
+    ----------
+    mark, grid, delta : what was taken apart, and where.
+    invariants : {"E0": map, ...} those the mark sees.
+    terms : {"h_E0": map, ..., "h_x": map}.
+    means : {"h_E0": mean, ...}, what a term is replaced by when its channel is switched off.
+    """
+
+    mark: LearnedMark
+    grid: Grid
+    delta: torch.Tensor
+    invariants: dict
+    terms: dict
+    means: dict
+
+    @property
+    def bias(self):
+        """The constant of eta."""
+        return float(self.mark.responses.bias)
+
+    def eta(self, off=()):
+        """The sum of all terms; those named in `off` are replaced by their means."""
+        unknown = [name for name in off if name not in self.terms]
+        if unknown:
+            raise ValueError(f"No such term: {', '.join(unknown)}; this mark has {', '.join(self.terms)}.")
+        maps = [torch.full_like(h, self.means[name]) if name in off else h for name, h in self.terms.items()]
+        return self.bias + sum(maps)
+
+    def M(self, off=()):
+        """softplus(eta)."""
+        return softplus(self.eta(off))
+
+
+@torch.no_grad()
+def anatomy(mark, delta, grid):
+    """The Anatomy of a learned mark on a density contrast (n, n, n)."""
+    invariants = mark.invariants(delta, grid)
+    terms = mark.responses.terms(invariants)
+    means = {name: float(h.double().mean()) for name, h in terms.items()}
+    return Anatomy(mark, grid, delta, invariants, terms, means)
+
+
+def trained_mark(run):
+    """A learned mark by the name of a shipped run, the name or folder of any run, or a .safetensors file of its own."""
+    if str(run).endswith(".safetensors"):
+        return load_mark(Path(run).expanduser()).requires_grad_(False)
+    mark = load_run(run_folder(run)).mark
+    if not isinstance(mark, LearnedMark):
+        raise ValueError(f"{run} holds {mark}, which has no terms to look at; choose a run that trained a LearnedMark.")
+    return mark
+
+
+def switched_off(mark, means, off):
+    """A copy of a mark in which the terms named in `off` are the constants in `means`: a mark like any other."""
+    silent = deepcopy(mark).requires_grad_(False)
+    responses = silent.responses
+    for name in off:
+        (responses.cross_v if name == "h_x" else responses.v[responses.names.index(name[2:])]).zero_()
+        responses.bias += means[name]
+    return silent
+
+
+@torch.no_grad()
+def term_means(mark, simulations, count=8):
+    """{term: mean over the first few simulations}, to three decimals, so that the same marks come out everywhere."""
+    boxes = [anatomy(mark, simulations[i], simulations.grid) for i in range(min(count, len(simulations)))]
+    return {name: round(sum(box.means[name] for box in boxes) / len(boxes), 3) for name in boxes[0].means}
+
+
+def variants(mark, means):
+    """{label: mark}: "all" its terms, "without" one of them, or one "alone"."""
+    marks = {"all": mark} | {f"without {name}": switched_off(mark, means, [name]) for name in means}
+    return marks | {f"{name} alone": switched_off(mark, means, [x for x in means if x != name]) for name in means}
+
+
+def errors_grown(spectra_by_set, labels, kmax=0.3, count=200):
+    """{label: Interval (5,) of sigma over that of the mark with "all" terms}: above 1 where information is lost.
+
+    Parameters
+    ----------
+    spectra_by_set : {set: Measured} for the sets in `nbkit.fisher.SETS`, measured with the labels and "all".
+    count : resamples of the simulations behind the 95 % intervals; the same for all labels.
+    """
+    given = {label: ingredients(spectra_by_set, label, kmax) for label in ("all", *labels)}
+    weights = resamples(given["all"].n_s, given["all"].pairs, count)
+    forecasts = {label: resampled(each, weights) for label, each in given.items()}
+    return {label: forecasts["all"].ratio(forecasts[label]) for label in labels}
+
+
+def variance_shares(parts):
+    """{term: cov(h_a, eta) / var(eta)}: how much of the variance of eta comes with each term; they add up to 1."""
+    eta = parts.eta().double()
+    away = eta - eta.mean()
+    return {name: float((h * away).mean() / (away * away).mean()) for name, h in parts.terms.items()}
+
+
+def changes_of_M(parts):
+    """{term: rms change of M without it / rms of M about its mean}."""
+    M = parts.M().double()
+    spread = float(M.std())
+    return {name: float((parts.M((name,)) - M).square().mean().sqrt()) / spread for name in parts.terms}
+
+
+@torch.no_grad()
+def response_curves(parts, within=(0.001, 0.999), points=200):
+    """{invariant: (f, h_a(f))}, h_a less its mean over the voxels, where all but a thousandth of them are.
+
+    Parameters
+    ----------
+    within : quantiles of f between which the curve is given.
+    """
+    at = {}
+    for name, field in parts.invariants.items():
+        low, high = np.quantile(field.numpy(), within)
+        at[name] = torch.linspace(float(low), float(high), points)
+    terms = parts.mark.responses.terms(at)
+    return {name: (f.numpy(), (terms[f"h_{name}"] - parts.means[f"h_{name}"]).numpy()) for name, f in at.items()}
+
+
+@torch.no_grad()
+def cross_response(parts, I3, width=0.1, points=60):
+    """h_x less its mean over cells of E0 and E2 at one I3, NaN where the box has no voxels: edges, edges, (E2, E0).
+
+    Parameters
+    ----------
+    width : voxels within I3 +- width say which cells are found.
+    """
+    E0, E2 = (parts.invariants[name] for name in ("E0", "E2"))
+    edges = [np.linspace(*np.quantile(x.numpy(), (0.0005, 0.9995)), points + 1) for x in (E0, E2)]
+    near = (parts.invariants["I3"] - I3).abs() < width
+    found = np.histogram2d(E2[near].numpy(), E0[near].numpy(), bins=edges[::-1])[0] > 0
+    x, y = np.meshgrid(*((e[1:] + e[:-1]) / 2 for e in edges))
+    x, y = (torch.from_numpy(each).to(E0) for each in (x, y))
+    maps = {"E0": x, "E1": torch.zeros_like(x), "E2": y, "I3": torch.full_like(x, I3)}
+    h = (parts.mark.responses.terms(maps)["h_x"] - parts.means["h_x"]).numpy()
+    return *edges, np.where(found, h, np.nan)
+
+
+def environments(parts, R=10.0, kmax=0.3):
+    """{class: row} with the shares of volume and mass, M over its mean, and the shares of P_dd and P_mm.
+
+    A field is the sum of its parts in the four environments, so its power is the sum of their cross power with the
+    whole: these are the shares, over all modes up to kmax. One can be negative; the four add up to 1.
+
+    Parameters
+    ----------
+    R : smoothing of the tidal tensor that tells voids from knots [Mpc/h].
+    """
+    web, M = web_class(parts.delta, parts.grid, R), parts.M()
+    fields = {"P_dd": parts.delta, "P_mm": marked_field(M, parts.delta)}
+    rows = {}
+    for number, name in enumerate(CLASSES):
+        here = web == number
+        row = {"volume": float(here.float().mean()), "mass": float(((1 + parts.delta) * here).mean())}
+        row["M"] = float(M[here].mean() / M.mean())
+        for power, field in fields.items():
+            P = spectra(field * here, field, grid=parts.grid, kmax=kmax)
+            row[power] = float((P.P_dm * P.modes).sum() / (P.P_mm * P.modes).sum())
+        rows[name] = row
+    return rows

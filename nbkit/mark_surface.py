@@ -1,0 +1,92 @@
+"""M over delta in three dimensions: a surface of equal density, coloured by the mark, to turn in plotly."""
+
+import io
+
+import ipywidgets as w
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LightSource, Normalize
+from matplotlib.figure import Figure
+from mpl_toolkits.mplot3d.art3d import Poly3DCollection
+
+from nbkit import plots
+from nbkit.grid import to_fourier, to_real
+from nbkit.mark import smoothing_kernel
+from nbkit.surface import isosurface
+from nbkit.widgets import Explorer, observed, slider
+
+
+def surface_explorer(parts, R=8.0, level=1.6, cells=32):
+    """The surface 1 + delta_R = level in a corner of the box, coloured by M, under a slider for the level.
+
+    Parameters
+    ----------
+    R : Gaussian smoothing of the density [Mpc/h].
+    cells : side of the corner that is shown.
+    """
+    import plotly.graph_objects as go
+
+    grid = parts.grid
+    cells, corner = min(cells, grid.n), (slice(min(cells, grid.n)),) * 3
+    delta_k = to_fourier(parts.delta, grid)
+    density = 1 + to_real(delta_k * smoothing_kernel("gaussian", R, grid, delta_k), grid)[corner].numpy()
+    M = parts.M()[corner].numpy()
+    bottom, top = np.quantile(density, (0.02, 0.995))
+    height = slider("1 + delta", min(max(level, round(bottom, 1)), round(top, 1)), round(bottom, 1), round(top, 1), 0.1)
+    side = cells * grid.cell_size
+    look = {"colorscale": "Cividis", "colorbar": {"title": "M"}, "flatshading": False}
+    scene = {f"{a}axis": {"title": f"{a} [Mpc/h]", "range": (0, side)} for a in "xyz"} | {"aspectmode": "cube"}
+    figure = go.FigureWidget(
+        [go.Mesh3d(**look)], layout={"width": 620, "height": 520, "margin": {"t": 10, "b": 10}, "scene": scene}
+    )
+    caption = w.HTML()
+
+    def update():
+        surface = isosurface(density, height.value, M)
+        points, mesh = (surface.points + 0.5) * grid.cell_size, figure.data[0]
+        low, high = np.quantile(surface.values, (0.02, 0.98))
+        with figure.batch_update():
+            mesh.cmin, mesh.cmax = low, high
+            mesh.x, mesh.y, mesh.z = points.T.astype(np.float32)
+            mesh.i, mesh.j, mesh.k = surface.faces.T.astype(np.int32)
+            mesh.intensity = surface.values.astype(np.float32)
+        caption.value = (
+            f"<b>1 + delta = {height.value:.1f}</b>, over {R:g} Mpc/h: {len(surface.faces)} triangles, on which "
+            f"M is {low:.3f} to {high:.3f}, in this corner of the box {M.min():.3f} to {M.max():.3f}"
+        )
+
+    observed(update, (height,))
+    static = drawn(isosurface(density, height.value, M), grid.cell_size, side)
+    return Explorer("M on a surface of equal density, in 3D", [height], [w.VBox([caption, figure])], static)
+
+
+def drawn(surface, cell_size, side):
+    """PNG bytes of a Surface seen from one side, coloured by its values and lit: the static picture."""
+    figure = Figure(figsize=(6.2, 4.6), dpi=90)
+    canvas, ax = FigureCanvasAgg(figure), figure.add_subplot(projection="3d")
+    corners = (surface.points + 0.5)[surface.faces] * cell_size
+    scale = ScalarMappable(Normalize(*np.quantile(surface.values, (0.02, 0.98))), colormaps[plots.MAPS["M"]])
+    colours = scale.to_rgba(surface.values[surface.faces].mean(1))[:, :3]
+    light = 0.7 + 0.3 * LightSource(azdeg=300, altdeg=45).shade_normals(smooth_normals(surface))
+    ax.add_collection3d(Poly3DCollection(corners, facecolors=np.clip(colours * light[:, None], 0, 1), lw=0))
+    ax.set(xlim=(0, side), ylim=(0, side), zlim=(0, side))
+    ax.set(xlabel="x [Mpc/h]", ylabel="y [Mpc/h]", zlabel="z [Mpc/h]")
+    ax.view_init(22, -60)
+    figure.subplots_adjust(left=0, right=0.92, bottom=0.06, top=1.06)
+    figure.colorbar(scale, ax=ax, label="$M$", shrink=0.6, pad=0.1)
+    out = io.BytesIO()
+    canvas.print_png(out)
+    return out.getvalue()
+
+
+def smooth_normals(surface):
+    """(f, 3) unit normals of the faces, averaged with those around each corner: single faces are too rough to light."""
+    a, b, c = (surface.points[surface.faces[:, i]] for i in range(3))
+    normal = np.cross(b - a, c - a)
+    around = np.zeros_like(surface.points)
+    for i in range(3):
+        np.add.at(around, surface.faces[:, i], normal)
+    normal = around[surface.faces].sum(1)
+    return normal / np.maximum(np.linalg.norm(normal, axis=1, keepdims=True), 1e-12)
