@@ -9,16 +9,18 @@ effective number of realisations, which centres it on the estimate. The tests me
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import norm
 
-from nbkit.covariance import weighted_hartlap
-from nbkit.fisher import Forecast, free_parameters, standard
+from nbkit.cosmology import QUIJOTE_NAMES
+from nbkit.covariance import errors_of, weighted_hartlap
+from nbkit.fisher import Forecast, free_parameters, ingredients, standard
 
 LEVEL = 0.95
 
 
 @dataclass(frozen=True, eq=False)
 class Interval:
-    """An estimate and where a share `level` of its resamples lies; arrays of one shape."""
+    """An estimate and the interval that holds the truth with probability `level`; arrays of one shape."""
 
     value: np.ndarray
     low: np.ndarray
@@ -29,6 +31,11 @@ class Interval:
     def includes_one(self):
         """Where 1 lies inside: a ratio that may be no difference at all."""
         return (self.low <= 1) & (self.high >= 1)
+
+    def in_words(self, i):
+        """What a ratio of errors, number i, says: tighter, looser, or no difference shown."""
+        said = "no difference shown" if self.includes_one[i] else "tighter" if self.low[i] > 1 else "looser"
+        return f"{said}, {self.value[i]:.2f} ({self.low[i]:.2f} to {self.high[i]:.2f})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,21 +52,12 @@ class Resampled:
     F: np.ndarray
 
     def sigmas(self, fixed=()):
-        """(R, P) marginalised errors; inf for a resample whose F is not positive, where noise exceeds signal."""
-        free = free_parameters(self.forecast.names, fixed)
-        F = self.F[:, free][:, :, free]
-        scale = np.sqrt(np.abs(np.diagonal(F, axis1=1, axis2=2)))
-        eigenvalues, vectors = np.linalg.eigh(F / (scale[:, :, None] * scale[:, None]))
-        positive = eigenvalues[:, 0] > 0
-        sigma = np.zeros(self.F.shape[:2])
-        variance = np.einsum("rij,rj->ri", vectors[positive] ** 2, 1 / eigenvalues[positive])
-        sigma[np.ix_(positive, free)] = np.sqrt(variance) / scale[positive]
-        sigma[np.ix_(~positive, free)] = np.inf
-        return sigma
+        """(R, P) marginalised errors of the resamples; inf where F is not positive: more noise than signal."""
+        return self._errors(self.F, fixed)
 
     def sigma(self, fixed=(), level=LEVEL):
-        """Interval of the marginalised errors, (P,)."""
-        return _interval(self.forecast.sigma(fixed), self.sigmas(fixed), level)
+        """Interval of the marginalised errors, (P,); 0 for parameters held fixed, inf where F is not positive."""
+        return _interval(self._errors(self.forecast.F[None], fixed)[0], self.sigmas(fixed), level)
 
     def ratio(self, other, fixed=(), level=LEVEL):
         """Interval of sigma of another over sigma of this, (P,): above 1 where this one is better.
@@ -68,10 +66,22 @@ class Resampled:
         """
         if len(self.F) != len(other.F):
             raise ValueError(f"{len(other.F)} resamples against {len(self.F)}; make both with the same `resamples`.")
-        mine, its = self.sigmas(fixed), other.sigmas(fixed)
+        (mine, its), free = ((x.sigma(fixed).value, x.sigmas(fixed)) for x in (self, other)), self._free(fixed)
+        value, low, high = np.full((3, len(mine[0])), np.nan)
         with np.errstate(invalid="ignore"):
-            value, ratios = other.forecast.sigma(fixed) / self.forecast.sigma(fixed), its / mine
-        return _interval(value, ratios, level)
+            ratio, ratios = (a[..., free] / b[..., free] for a, b in zip(its, mine, strict=True))
+        found = _interval(ratio, ratios, level)
+        value[free], low[free], high[free] = found.value, found.low, found.high
+        return Interval(value, low, high, level)
+
+    def _free(self, fixed):
+        return free_parameters(self.forecast.names, fixed)
+
+    def _errors(self, F, fixed):
+        free = self._free(fixed)
+        sigma = np.zeros(F.shape[:2])
+        sigma[:, free] = errors_of(F[:, free][:, :, free])
+        return sigma
 
 
 def resamples(n_s, pairs, count=200, seed=0):
@@ -104,6 +114,23 @@ def resampled(given, weights):
     return Resampled(forecast, np.stack([_weighted_fisher(x, D, *vwh) for vwh in zip(*weights, h, strict=True)]))
 
 
+def by_kmax(spectra_by_set, labels, count=100, seed=0):
+    """{kmax: {label: Resampled}} for every kmax at which a single spectrum has more bins than there are parameters.
+
+    Parameters
+    ----------
+    spectra_by_set, labels : as for `nbkit.fisher.ingredients`.
+    count, seed : of the resamples, the same for all.
+    """
+    scan = {}
+    for kmax in spectra_by_set["fiducial"].k[len(QUIJOTE_NAMES) :]:
+        given = {label: ingredients(spectra_by_set, label, kmax) for label in labels}
+        weights = [resamples(each.n_s, each.pairs, count, seed) for each in given.values()]
+        made = zip(given.items(), weights, strict=True)
+        scan[float(kmax)] = {label: resampled(each, drawn) for (label, each), drawn in made}
+    return scan
+
+
 def _weighted_fisher(x, D, v, w, h):
     """(P, P) corrected F: fiducial simulations x, (n_s, n_d), count v times, derivatives D, (N, P, n_d), w times."""
     v, w = v / v.sum(), w / w.sum()
@@ -121,6 +148,22 @@ def _weighted_fisher(x, D, v, w, h):
 
 
 def _interval(value, samples, level):
-    # An order statistic, not an interpolation: samples may be infinite.
-    low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0, method="nearest")
+    """value exp(-+ z s), with s half the width in the logarithm of the middle 68 % of the samples, z of a Gaussian.
+
+    Percentiles of the samples themselves would carry the bias of an inverse twice, and miss the truth more often.
+    """
+    with np.errstate(divide="ignore"):
+        logs = np.log(samples)
+    # Samples may be infinite, so take order statistics; two infinities leave their ratio open on both sides.
+    inner = 2 * norm.cdf(1) - 1
+    low = np.quantile(np.where(np.isnan(logs), -np.inf, logs), (1 - inner) / 2, axis=0, method="nearest")
+    high = np.quantile(np.where(np.isnan(logs), np.inf, logs), (1 + inner) / 2, axis=0, method="nearest")
+    held = np.isneginf(high)
+    with np.errstate(invalid="ignore"):
+        s = np.where(held, 0.0, (high - low) / 2)
+    reach = np.exp(norm.ppf((1 + level) / 2) * np.where(np.isnan(s), np.inf, s))
+    # Where nothing finite was found, nothing is known: neither how large it is, nor how small it might be.
+    known = np.isfinite(reach) & np.isfinite(value)
+    with np.errstate(invalid="ignore"):
+        low, high = np.where(known, value / reach, 0.0), np.where(known, value * reach, np.inf)
     return Interval(value, low, high, level)

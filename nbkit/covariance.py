@@ -74,6 +74,20 @@ def inverse(C, what):
     return (vectors / eigenvalues) @ vectors.T / np.outer(scale, scale)
 
 
+def errors_of(F):
+    """(R, m) square roots of the diagonals of F^-1 for many Fisher matrices, (R, m, m); inf where F is not positive.
+
+    For resamples and subsets, some of which may hold more noise than signal: infinite is then the honest answer.
+    """
+    scale = np.sqrt(np.abs(np.diagonal(F, axis1=1, axis2=2)))
+    eigenvalues, vectors = np.linalg.eigh(F / (scale[:, :, None] * scale[:, None]))
+    positive = eigenvalues[:, 0] > len(F[0]) / CONDITION_REFUSED
+    errors = np.full(scale.shape, np.inf)
+    variance = np.einsum("rij,rj->ri", vectors[positive] ** 2, 1 / eigenvalues[positive])
+    errors[positive] = np.sqrt(variance) / scale[positive]
+    return errors
+
+
 def condition_number(C, what="the matrix"):
     """Largest over smallest eigenvalue of C in correlation units; inf where the smallest is not positive."""
     _, eigenvalues, _ = _spectrum(C, what)

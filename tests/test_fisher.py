@@ -48,7 +48,7 @@ def test_linear_gaussian_model_in_closed_form(linear):
     model, F = linear
     units = np.sqrt(np.outer(np.diagonal(F), np.diagonal(F)))
     for noise in (0.0, 1.0):
-        found = np.array([standard(model(60, 8, noise, seed)).F for seed in range(1500)]) / units
+        found = np.array([standard(model(60, 8, noise, seed)).F for seed in range(700)]) / units
         error = found.std(0) / np.sqrt(len(found))
         assert np.all(np.abs(found.mean(0) - F / units) < 4.5 * error), noise
     raw = np.array([standard(model(60, 8, 1.0, seed), corrected=False).F for seed in range(200)])
