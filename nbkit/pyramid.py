@@ -29,7 +29,7 @@ class RegressionRecipe:
     """
 
     dropout: float = 0.1
-    learning_rate: float = 2e-3
+    learning_rate: float = 5e-3
     weight_decay: float = 1e-4
     batch: int = 64
     gamma: float = 0.5

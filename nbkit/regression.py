@@ -17,6 +17,7 @@ from nbkit.summaries import marked_summary, unmarked_summary
 FOLDS = 5
 VALIDATION = 0.15  # of all simulations, as in table 1
 FEWEST = 50  # simulations: below, the folds hold too few to train, validate and test on
+LEVEL = 0.95  # of intervals
 RESAMPLED = 2000  # bootstrap draws behind an interval
 FOLD, SUBSET = 12, 13  # first words of seeds, see `nbkit.batches`
 
@@ -65,12 +66,12 @@ class Recovery:
         return 12 * ((self.predicted[self.labels.index(label)] - self.theta) / width) ** 2
 
     def mse(self, label):
-        """(3, 5): the mean squared error of each parameter and its 68 % interval, low and high."""
+        """(3, 5): the mean squared error of each parameter and its 95 % interval, low and high."""
         error = self.squared_error(label)
         return _with_interval(error.mean((0, 1)), self._resampled(error))
 
     def ratio(self, label, over):
-        """(3, 5): MSE of one mark over that of another and its 68 % interval; above 1 the other is better.
+        """(3, 5): MSE of one mark over that of another and its 95 % interval; above 1 the other is better.
 
         Simulations and repeats are resampled, the same for both marks; the training simulations are not.
         """
@@ -173,7 +174,7 @@ def _inputs(spectra):
 
 
 def _with_interval(value, resampled):
-    return np.stack([value, *np.quantile(resampled, [0.16, 0.84], axis=0)])
+    return np.stack([value, *np.quantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)])
 
 
 def _checked_train(train, most):
