@@ -1,6 +1,7 @@
-"""Recipes compared at equal cost on the demo suite: writes recipes_demo.csv, which notebook 03 draws.
+"""Recipes compared at equal cost: writes recipes_<preset>.csv, which notebook 03 draws.
 
-Run `python figures/recipes.py` (about ten minutes on two free cores); name recipes to run only those.
+Run `python figures/recipes.py demo` (ten minutes on two free cores) or `mini` (hours); name recipes to run only those.
+Runs that are finished are read, those that were stopped go on.
 """
 
 import csv
@@ -16,19 +17,32 @@ from nbkit.run import load_run
 from nbkit.suite import suite
 from nbkit.train import train
 
-EPOCHS = 25
-TUNED = replace(RECIPES["tuned"], epochs=EPOCHS)
+TUNED = RECIPES["tuned"]
+PAPER = replace(RECIPES["paper"], epochs=TUNED.epochs)
 COMPARED = {
-    "paper": replace(RECIPES["paper"], epochs=EPOCHS),
-    "tuned": TUNED,
-    "tuned, decay 0.0001": replace(TUNED, weight_decay=1e-4),
-    "tuned, decay 1": replace(TUNED, weight_decay=1.0),
-    "tuned, decay 1, warm start": replace(TUNED, weight_decay=1.0),
+    "demo": {
+        "paper": PAPER,
+        "tuned": TUNED,
+        "tuned, M = 1 at the start": replace(TUNED, kick=0.0),
+        "tuned, p = -1 at the start": TUNED,
+        "tuned, decay 0.02": replace(TUNED, weight_decay=0.02),
+        "tuned, half the rate": replace(TUNED, learning_rate=TUNED.learning_rate / 2),
+        "tuned, batch 32": replace(TUNED, batch=32),
+    },
+    "mini": {
+        "paper": PAPER,
+        "tuned": TUNED,
+        "tuned, small boxes first": TUNED,
+    },
 }
 
 
-def warm_mark(simulations):
-    """A LearnedMark that imitates M = ((1 + 0.2) / (1 + 0.2 + delta_R))^-1 on sixteen simulations."""
+def start(name, simulations):
+    """The mark a recipe starts from, where it is not its own."""
+    if "small boxes" in name:
+        return load_run(runs() / "recipes" / "demo" / "tuned").mark.requires_grad_(True)
+    if "p = -1" not in name:
+        return None
     torch.manual_seed(0)
     mark, delta = LearnedMark(simulations.grid), simulations[list(range(0, 64, 4))]
     goal = ClassicalMark(-1.0, 0.2)(delta, simulations.grid)
@@ -40,20 +54,20 @@ def warm_mark(simulations):
     return mark
 
 
-def main(names):
-    simulations = suite("demo", sets=("BSQ",))["BSQ"]
-    for name in names or COMPARED:
-        mark = warm_mark(simulations) if "warm" in name else None
-        train(simulations, runs() / "recipes" / name, recipe=COMPARED[name], mark=mark)
-    with (figures() / "recipes_demo.csv").open("w", newline="") as file:
+def main(preset="demo", *names):
+    simulations = suite(preset, sets=("BSQ",))["BSQ"]
+    folder, compared = runs() / "recipes" / preset, COMPARED[preset]
+    for name in names or compared:
+        train(simulations, folder / name, recipe=compared[name], mark=start(name, simulations))
+    with (figures() / f"recipes_{preset}.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["recipe", "passes", "train_loss", "val_loss"])
-        for name in COMPARED:
-            if (runs() / "recipes" / name / "best.safetensors").exists():
-                run = load_run(runs() / "recipes" / name)
+        for name in compared:
+            if (folder / name / "best.safetensors").exists():
+                run = load_run(folder / name)
                 columns = zip(*(run.column(c) for c in ("passes", "train_loss", "val_loss")), strict=True)
                 writer.writerows([name, p, f"{t:.4f}", f"{v:.4f}"] for p, t, v in columns)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:])

@@ -59,8 +59,8 @@ def recipes(path):
 
 
 def _draw_losses(ax, passes, train_loss, val_loss, at_chance):
-    ax.plot(passes, train_loss, color=ORANGE, label="training")
-    ax.plot(passes, val_loss, color=BLUE, label="validation")
+    ax.plot(passes, train_loss, ".-", color=ORANGE, label="training")
+    ax.plot(passes, val_loss, ".-", color=BLUE, label="validation")
     ax.axhline(at_chance, color="0.6", lw=1)
     ax.annotate(
         "chance: log(candidates)", (0, at_chance), (4, -12), textcoords="offset points", color="0.4", fontsize=8

@@ -73,7 +73,7 @@ PRESETS = {
     preset.name: preset
     for preset in (
         # name, Grid(n, box_size, mas), BSQ, latin_hypercube, fiducial, pairs, particles, force_factor, steps
-        Preset("demo", Grid(32, 250.0, "PCS"), 600, 200, 600, 60, 32, 2, 6),
+        Preset("demo", Grid(32, 250.0, "PCS"), 2000, 200, 600, 60, 32, 2, 6),
         Preset("mini", Grid(64, 500.0, "PCS"), 2000, 500, 2000, 250, 64, 2, 6),
         Preset("quijote", Grid(128, 1000.0, "PCS"), 5000, 2000, 10000, 500),
     )

@@ -77,7 +77,7 @@ def train(
         torch.manual_seed(generator(seed, WEIGHTS).initial_seed())
         heads = Heads(len(bins.k), recipe.width, recipe.dimension, residual)
         # A copy: the caller's mark keeps its weights, and a second call starts where the first did.
-        mark = LearnedMark(grid, l_max, radial, cross) if mark is None else deepcopy(mark)
+        mark = _kicked(LearnedMark(grid, l_max, radial, cross), recipe.kick) if mark is None else deepcopy(mark)
     learned = isinstance(mark, nn.Module) and any(True for _ in mark.parameters())
     settings = {
         "recipe": as_json(recipe),
@@ -105,6 +105,13 @@ def train(
     trainer.train()
     processes.wait()
     return load_run(folder, mark if learned and not isinstance(mark, LearnedMark) else None, processes.device)
+
+
+def _kicked(mark, kick):
+    """The mark with output layers of scatter `kick`."""
+    if kick:
+        torch.nn.init.normal_(mark.responses.v, std=kick)
+    return mark
 
 
 def _standardise(heads, data):

@@ -55,7 +55,7 @@ def test_sizes_of_the_presets():
         for name, p in PRESETS.items()
     }
     assert sizes == {
-        "demo": (Grid(32, 250.0, "PCS"), 600, 200, 600, 60),
+        "demo": (Grid(32, 250.0, "PCS"), 2000, 200, 600, 60),
         "mini": (Grid(64, 500.0, "PCS"), 2000, 500, 2000, 250),
         "quijote": (Grid(128, 1000.0, "PCS"), 5000, 2000, 10000, 500),
     }

@@ -132,6 +132,15 @@ def test_a_finished_run_is_not_trained_again(small, tmp_path):
     assert (tmp_path / "last.safetensors").stat().st_mtime_ns == before
 
 
+def test_kick_starts_a_mark_beside_one_and_spares_a_mark_given(small, tmp_path):
+    options = {"stop": lambda: True}
+    kicked = trained(small, tmp_path / "kicked", replace(RECIPE, kick=0.1), **options)
+    given = trained(small, tmp_path / "given", replace(RECIPE, kick=0.1), mark=LearnedMark(small.grid), **options)
+    plain = trained(small, tmp_path / "plain", **options)
+    assert 0.03 < kicked.mark.responses.v.std() < 0.3
+    assert not given.mark.responses.v.any() and not plain.mark.responses.v.any()
+
+
 def test_stage_two_leaves_the_unmarked_head_alone_and_starts_theta_from_stage_one(small, tmp_path):
     run = trained(small, tmp_path, replace(RECIPE, epochs=1, theta_rate=1e-9, weight_decay=0.0))
     first, _ = read_tensors(tmp_path / "unmarked.safetensors")
