@@ -133,12 +133,16 @@ def test_a_finished_run_is_not_trained_again(small, tmp_path):
 
 
 def test_kick_starts_a_mark_beside_one_and_spares_a_mark_given(small, tmp_path):
-    options = {"stop": lambda: True}
-    kicked = trained(small, tmp_path / "kicked", replace(RECIPE, kick=0.1), **options)
-    given = trained(small, tmp_path / "given", replace(RECIPE, kick=0.1), mark=LearnedMark(small.grid), **options)
-    plain = trained(small, tmp_path / "plain", **options)
-    assert 0.03 < kicked.mark.responses.v.std() < 0.3
-    assert not given.mark.responses.v.any() and not plain.mark.responses.v.any()
+    def at_start(name, recipe, **options):
+        seen = []  # stage one leaves the mark as it is
+        trained(small, tmp_path / name, recipe, on_epoch=lambda t: seen.append(t.mark.responses.v.clone()), **options)
+        return seen[0]
+
+    short = replace(RECIPE, pretrain_epochs=1, epochs=1)
+    kicked = replace(short, kick=0.1)
+    assert 0.03 < at_start("kicked", kicked).std() < 0.3
+    assert not at_start("given", kicked, mark=LearnedMark(small.grid)).any()
+    assert not at_start("plain", short).any()
 
 
 def test_stage_two_leaves_the_unmarked_head_alone_and_starts_theta_from_stage_one(small, tmp_path):
