@@ -10,6 +10,14 @@ from nbkit.suite import PRESETS, suite
 from nbkit.train import train
 
 
+def run_name(
+    preset="demo", recipe="default", kmax=0.3, l_max=2, radial="fourier", residual=True, cross=True, seed=0
+):  # fmt: skip
+    """Name of the folder in which notebook 03 trains with these parameters."""
+    words = preset, recipe, f"k{kmax:g}", f"l{l_max}", radial, "residual" if residual else "plain"
+    return "_".join([*words, *["nocross"] * (not cross), f"seed{seed}"])
+
+
 def arguments(line=None):
     """The settings of a training, from the words of a command line."""
     parser = argparse.ArgumentParser("python -m nbkit.launch", description="Train a mark, or go on training it.")
@@ -21,6 +29,7 @@ def arguments(line=None):
     parser.add_argument("--l-max", type=int, default=2)
     parser.add_argument("--radial", default="fourier")
     parser.add_argument("--no-residual", dest="residual", action="store_false")
+    parser.add_argument("--no-cross", dest="cross", action="store_false")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="auto")
     return parser.parse_args(line)
@@ -35,11 +44,12 @@ def say(trainer):
         sys.stdout.flush()
 
 
-def words(residual=True, **asked):
+def words(residual=True, cross=True, **asked):
     """The command line of settings given by name; those that are None or empty are left to their defaults."""
     given = {name: value for name, value in asked.items() if value not in (None, "")}
     pairs = [(f"--{name.replace('_', '-')}", str(value)) for name, value in given.items()]
-    return [word for pair in pairs for word in pair] + ([] if residual else ["--no-residual"])
+    flags = ["--no-residual"] * (not residual) + ["--no-cross"] * (not cross)
+    return [word for pair in pairs for word in pair] + flags
 
 
 def follow(out, processes, **asked):

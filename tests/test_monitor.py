@@ -85,6 +85,9 @@ def test_words_of_the_command_line():
     words = launch.words(residual=False, preset="mini", kmax=0.2, recipe=None, data_root="", l_max=1)
     assert words == ["--preset", "mini", "--kmax", "0.2", "--l-max", "1", "--no-residual"]
     assert launch.arguments(["out", *words]).l_max == 1
+    assert not launch.arguments(["out", *launch.words(cross=False)]).cross
+    assert launch.run_name(kmax=0.2, l_max=1) == "demo_default_k0.2_l1_fourier_residual_seed0"
+    assert launch.run_name("mini", residual=False, cross=False) == "mini_default_k0.3_l2_fourier_plain_nocross_seed0"
 
 
 def test_a_failing_process_is_reported_with_its_log(tmp_path):
