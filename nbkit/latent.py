@@ -23,8 +23,13 @@ TWO_SIGMA = 1.96
 
 
 def check_preset(run, preset):
-    """Raise if a run was trained on other boxes than those of a preset: its heads read their bins of k alone."""
+    """Raise if a run has no heads, or was trained on other boxes than a preset's: heads read their bins of k alone."""
     grid = PRESETS[preset].grid
+    if run.heads is None:
+        raise ValueError(
+            f"The run {run.folder.name} was not trained by contrast and has no embeddings; name one that was: "
+            f"`papermill notebooks/03_train.ipynb out.ipynb -p preset {preset} -p kmax {run.kmax:g}` makes one."
+        )
     if (run.grid.n, run.grid.box_size) != (grid.n, grid.box_size):
         raise ValueError(
             f"The run {run.folder.name} was trained on boxes of {run.grid.n}^3 cells in {run.grid.box_size:g} Mpc/h; "

@@ -1,5 +1,7 @@
 """Latent geometry: components, alignment, retrieval and metric against answers known beforehand."""
 
+from copy import copy
+
 import numpy as np
 import pytest
 import torch
@@ -58,6 +60,10 @@ def test_spectra_of_other_boxes_or_too_few_are_refused(trained):
         latent.embedded(run, few, "mark")
     with pytest.raises(ValueError, match=r"03_train\.ipynb out\.ipynb -p preset mini"):
         latent.check_preset(run, "mini")
+    headless = copy(run)
+    headless.heads = None
+    with pytest.raises(ValueError, match=r"not trained by contrast and has no embeddings; .*03_train\.ipynb"):
+        latent.check_preset(headless, "demo")
 
 
 def test_unit_run_has_the_settings_of_the_run_and_no_mark(trained, monkeypatch, tmp_path):
