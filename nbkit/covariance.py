@@ -100,7 +100,7 @@ def correlation(C, what="the matrix"):
     if not (np.isfinite(C).all() and (diagonal > 0).all()):
         bad = np.flatnonzero(~(np.isfinite(C).all(0) & (diagonal > 0)))
         raise ValueError(
-            f"{what} has no positive variance at {bad.tolist()} of its {len(C)} numbers; leave these out, hold "
+            f"{what} has no positive diagonal at {bad.tolist()} of its {len(C)} numbers; leave these out, hold "
             "parameters fixed, or use more simulations."
         )
     scale = np.sqrt(diagonal)

@@ -193,7 +193,7 @@ def test_singular_matrices_are_refused_with_their_condition_number(linear):
     nearly = np.array([[1.0, 1 - 1e-9], [1 - 1e-9, 1.0]])
     with pytest.warns(UserWarning, match="A is ill-conditioned: 2.0e"):
         inverse(nearly, "A")
-    with pytest.raises(ValueError, match=r"A has no positive variance at \[1\]"):
+    with pytest.raises(ValueError, match=r"A has no positive diagonal at \[1\]"):
         inverse(np.diag([1.0, 0.0]), "A")
     # Units do not make a matrix ill-conditioned.
     np.testing.assert_allclose(inverse(np.diag([1e-12, 1e12]), "A"), np.diag([1e12, 1e-12]))
