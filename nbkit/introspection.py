@@ -67,10 +67,13 @@ def anatomy(mark, delta, grid):
 def trained_mark(run):
     """A learned mark by the name of a shipped run, the name or folder of any run, or a .safetensors file of its own."""
     if str(run).endswith(".safetensors"):
-        return load_mark(Path(run).expanduser()).requires_grad_(False)
-    mark = load_run(run_folder(run)).mark
+        mark = load_mark(Path(run).expanduser()).requires_grad_(False)
+    else:
+        mark = load_run(run_folder(run)).mark
     if not isinstance(mark, LearnedMark):
         raise ValueError(f"{run} holds {mark}, which has no terms to look at; choose a run that trained a LearnedMark.")
+    if not (mark.responses.v.any() or (mark.responses.crossed and mark.responses.cross_v.any())):
+        raise ValueError(f"{run} holds a mark that is 1 everywhere, as training begins; train it with notebook 03.")
     return mark
 
 
@@ -91,10 +94,15 @@ def term_means(mark, simulations, count=8):
     return {name: round(sum(box.means[name] for box in boxes) / len(boxes), 3) for name in boxes[0].means}
 
 
-def variants(mark, means):
-    """{label: mark}: "all" its terms, "without" one of them, or one "alone"."""
+def variants(mark, means, alone=()):
+    """{label: mark}: with "all" terms, "without" each of them, and with those named in `alone` as the only one.
+
+    Without its only term a mark is a constant, which says no more than P_dd: a mark of one term has no variants.
+    """
+    if len(means) == 1:
+        return {"all": mark}
     marks = {"all": mark} | {f"without {name}": switched_off(mark, means, [name]) for name in means}
-    return marks | {f"{name} alone": switched_off(mark, means, [x for x in means if x != name]) for name in means}
+    return marks | {f"{name} alone": switched_off(mark, means, [x for x in means if x != name]) for name in alone}
 
 
 def errors_grown(spectra_by_set, labels, kmax=0.3, count=200):

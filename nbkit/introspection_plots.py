@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from matplotlib.ticker import PercentFormatter
 
 from nbkit import plots
 from nbkit.introspection import cross_response, response_curves
@@ -46,7 +47,7 @@ def introspection_figure(parts, axis=2, index=0):
     axis, index : the slice that is shown.
     """
     figure = plt.figure(figsize=(12.4, 7.6), layout="constrained")
-    above, below = figure.subfigures(2, 1, height_ratios=(1, 2))
+    above, below = figure.subfigures(2, 1, height_ratios=(1.1, 2))
     axes = above.subplot_mosaic(TOP, width_ratios=(1, 1, 1, 2.6)) | below.subplot_mosaic(ROWS)
     mark = parts.mark
     maps, grid = plots.kernels(mark.G_l, mark.grid.k_nyq)
@@ -155,23 +156,20 @@ def importance(ways):
 
     Parameters
     ----------
-    ways : {title: {term: number}} or {title: ({term: number}, {term: error})}.
+    ways : {title: {term: number}}, or {title: {term: (number, low, high)}} with intervals.
     """
-    figure, axes = plt.subplots(1, len(ways), figsize=(3.6 * len(ways), 2.9), sharey=True, layout="constrained")
+    figure, axes = plt.subplots(1, len(ways), figsize=(3.1 * len(ways), 2.9), sharey=True, layout="constrained")
     for ax, (title, numbers) in zip(np.atleast_1d(axes), ways.items(), strict=True):
-        numbers, errors = numbers if isinstance(numbers, tuple) else (numbers, None)
         names = list(numbers)[::-1]
-        bars = ax.barh(
-            [TERM_LABELS[name].replace("(E_0,E_2,I_3)", "") for name in names],
-            [numbers[name] for name in names],
-            xerr=None if errors is None else [errors[name] for name in names],
-            color=[TERM_COLOURS[name] for name in names],
-            error_kw={"ecolor": "0.3", "capsize": 3},
-        )
-        if errors is None:
+        value, low, high = np.array([np.broadcast_to(numbers[name], 3) for name in names]).T
+        labels = [TERM_LABELS[name].replace("(E_0,E_2,I_3)", "") for name in names]
+        bars = ax.barh(labels, value, color=[TERM_COLOURS[name] for name in names])
+        if (high > low).any():
+            ax.errorbar(value, range(len(names)), xerr=(value - low, high - value), fmt="none", ecolor="0.3", capsize=3)
+        else:
             ax.bar_label(bars, fmt="{:.0%}", padding=3, fontsize=8)
         ax.axvline(0, color="0.5", lw=0.6)
-        ax.xaxis.set_major_formatter(plt.matplotlib.ticker.PercentFormatter(1, decimals=0))
+        ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         ax.margins(x=0.18)
         ax.set_title(title, fontsize=9)
     return figure

@@ -9,10 +9,10 @@ from nbkit.grid import to_fourier, to_real
 from nbkit.mark import BASE_FLOOR, ClassicalMark, marked_field, smoothing_kernel
 from nbkit.spectra import spectra
 
-# Where the search may go: somewhat beyond the marks in use. A result on the edge says that none of them fits.
-P_EDGE, DELTA_S_EDGE = 4.0, 2.0
+# The range of the paper's classical marks. p and delta_s are nearly degenerate: beyond it R2 hardly grows.
+P_EDGE, DELTA_S_EDGE = 2.5, 0.5
 SCALES = tuple(np.geomspace(4, 25, 19).round(1))
-STARTS = tuple((p, delta_s) for p in (-3.0, -1.5, -0.5, 0.5, 1.5, 3.0) for delta_s in (0.1, 0.5, 1.5))
+STARTS = tuple((p, delta_s) for p in (-2.0, -1.0, 1.0, 2.0) for delta_s in (0.1, 0.3))
 
 
 class Nearest(NamedTuple):

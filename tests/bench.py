@@ -17,7 +17,7 @@ from pathlib import Path
 import Pk_library
 import torch
 
-from nbkit import Grid, LearnedMark, marked_field, simulate, spectra, widgets
+from nbkit import Grid, LearnedMark, explorers, introspection, marked_field, simulate, spectra, widgets
 from nbkit.cosmology import FIDUCIAL
 
 MEASURES = {}
@@ -131,9 +131,12 @@ def sliders():
     """Milliseconds in the kernel from a slider's change to its new pictures, at 64^3."""
     grid = Grid(64, 500.0, "PCS")
     density = torch.randn(grid.shape).exp()
-    explorer = widgets.invariant_explorer(density / density.mean() - 1, grid)
-    _, _, index, scale = explorer.controls
+    delta = density / density.mean() - 1
+    _, _, index, scale = widgets.invariant_explorer(delta, grid).controls
     r0 = widgets.kernel_explorer(grid.k_nyq).controls[2]
+    parts = introspection.anatomy(introspection.trained_mark("demo_l2"), delta, grid)
+    _, anatomy_index = explorers.anatomy_explorer(parts).controls
+    switch = explorers.switch_explorer(parts).controls[0].children[0]
 
     def moved(slider, first, second):
         def move():
@@ -141,8 +144,15 @@ def sliders():
 
         return move
 
-    slicing, filtering, kernel = seconds(moved(index, 3, 4), moved(scale, 1.2, 1.4), moved(r0, 0.2, 0.3))
-    return {"slider_slice_ms": 1e3 * slicing, "slider_filter_ms": 1e3 * filtering, "slider_kernel_ms": 1e3 * kernel}
+    two, twelve, filtering, kernel, channel = seconds(
+        moved(index, 3, 4),
+        moved(anatomy_index, 3, 4),
+        moved(scale, 1.2, 1.4),
+        moved(r0, 0.2, 0.3),
+        moved(switch, True, False),
+    )
+    table = {"slider_slice_ms": max(two, twelve), "slider_filter_ms": filtering, "slider_kernel_ms": kernel}
+    return {name: 1e3 * value for name, value in (table | {"slider_spectra_ms": channel}).items()}
 
 
 @measures

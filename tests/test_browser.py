@@ -5,6 +5,7 @@ Screenshots are kept in runs/browser/.
 
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -115,8 +116,8 @@ class Notebook:
         return self.page.locator(outputs).all_inner_texts() + self.problems
 
     def control(self, label):
-        """The slider or row of buttons with this label."""
-        kinds = ".widget-slider, .widget-toggle-buttons"
+        """The slider, row of buttons or checkbox with this label."""
+        kinds = ".widget-slider, .widget-toggle-buttons, .widget-checkbox"
         return self.page.locator(kinds, has=self.page.get_by_text(label, exact=True))
 
     def pictures(self, control):
@@ -127,6 +128,14 @@ class Notebook:
     def text(self, control):
         """What the explorer of a control says."""
         return control.locator("xpath=ancestor::div[contains(@class, 'jp-OutputArea-output')][1]").inner_text()
+
+    def says(self, control, text):
+        """Wait until the explorer of a control says this."""
+        for _ in range(40):
+            if text in self.text(control):
+                return
+            self.page.wait_for_timeout(400)
+        raise AssertionError(f"{self.name}: {text!r} did not appear within 16 s in {self.text(control)!r}")
 
     def moved(self, label, key="ArrowRight"):
         """Press a key on a slider, and the checksums before and after its pictures change."""
@@ -141,6 +150,20 @@ class Notebook:
         before = self.pictures(control)
         control.get_by_role("button", name=option, exact=True).click()
         return before, self._changed(control, before)
+
+    def ticked(self, label):
+        """Click a checkbox, and the checksums before and after its pictures change."""
+        control = self.control(label)
+        before = self.pictures(control)
+        control.locator("input").click()
+        return before, self._changed(control, before)
+
+    def shot(self, control, name):
+        """Keep a screenshot of the explorer of a control."""
+        SHOTS.mkdir(parents=True, exist_ok=True)
+        explorer = control.locator("xpath=ancestor::div[contains(@class, 'jp-OutputArea-output')][1]")
+        explorer.scroll_into_view_if_needed()
+        explorer.screenshot(path=SHOTS / f"{name}.png")
 
     def _changed(self, control, before):
         """The checksums once they have changed and, for most of a second, change no more."""
@@ -195,3 +218,85 @@ def test_invariant_sliders(browser, lab):
     assert "x = " in notebook.text(notebook.control("slice"))
     notebook.control("slice").scroll_into_view_if_needed()
     notebook.close("02_invariants")
+
+
+@pytest.fixture(scope="module")
+def introspection(browser, lab):
+    """Notebook 04, opened and run once for the tests of its explorers."""
+    notebook = Notebook(browser, lab, "04_introspection.ipynb", minutes=10)
+    yield notebook
+    notebook.close("04_introspection")
+
+
+def test_anatomy_slices(introspection):
+    slice = introspection.control("slice")
+    start = introspection.pictures(slice)
+    assert len(start) == 12, "delta, four invariants, marked field, M and five terms"
+    introspection.says(slice, "z = 254 Mpc/h")
+    before, after = introspection.moved("slice")
+    assert all(a != b for a, b in zip(before, after, strict=True)), "every map must follow the slice"
+    introspection.says(slice, "z = 262 Mpc/h")
+    introspection.moved("slice", "ArrowLeft")
+    assert introspection.pictures(slice) == start, "back where it was, the pictures must be too"
+    before, after = introspection.pressed("axis", "x")
+    assert all(a != b for a, b in zip(before, after, strict=True)), "every map must follow the axis"
+    introspection.says(slice, "x = 254 Mpc/h")
+    introspection.shot(slice, "04_anatomy")
+
+
+def test_channel_switches(introspection):
+    labels = ["h(E0)", "h(E1)", "h(E2)", "h(I3)", "h×(E0, E2, I3)"]
+    first = introspection.control(labels[0])
+    start = introspection.pictures(first)
+    assert len(start) == 3, "M, marked field and spectra"
+    introspection.says(first, f"on: {', '.join(labels)}.")
+    for i, label in enumerate(labels):
+        introspection.ticked(label)
+        introspection.says(first, f"on: {', '.join(labels[i + 1 :]) or 'none'}.")
+        if i == 2:
+            introspection.shot(first, "04_switches")
+    assert "P_mm / P_dd = 1.00" in introspection.text(first), "without channels the marked field is the density"
+    for label in labels:
+        introspection.ticked(label)
+    assert introspection.pictures(first) == start, "all on again, the pictures must be those of the start"
+
+
+def picked(notebook, control):
+    """x, y, z of the voxel that the picker says it shows."""
+    return [int(x) for x in re.search(r"voxel (\d+), (\d+), (\d+)", notebook.text(control)).groups()]
+
+
+def test_voxel_picker(introspection):
+    slider = introspection.control("voxel x")
+    for axis, label in enumerate(("voxel x", "voxel y", "voxel z")):
+        voxel = picked(introspection, slider)
+        step = 1 if voxel[axis] < 63 else -1
+        introspection.moved(label, "ArrowRight" if step == 1 else "ArrowLeft")
+        voxel[axis] += step
+        introspection.says(slider, f"voxel {voxel[0]}, {voxel[1]}, {voxel[2]}")
+    explorer = slider.locator("xpath=ancestor::div[contains(@class, 'jp-OutputArea-output')][1]")
+    explorer.scroll_into_view_if_needed()
+    map = explorer.locator(".js-plotly-plot .nsewdrag").first
+    box = map.bounding_box()
+    map.click(position={"x": box["width"] * 0.25, "y": box["height"] * 0.25})
+    # A quarter from the left and from the top of 64 cells, give or take the cell that is hit.
+    for _ in range(40):
+        x, y, z = picked(introspection, slider)
+        if abs(x - 15.5) <= 1.5 and abs(y - 47.5) <= 1.5:
+            break
+        introspection.page.wait_for_timeout(400)
+    assert abs(x - 15.5) <= 1.5 and abs(y - 47.5) <= 1.5 and z == voxel[2], "the click must pick the voxel under it"
+    introspection.shot(slider, "04_voxel")
+
+
+def test_mark_in_three_dimensions(introspection):
+    level = introspection.control("1 + delta")
+    triangles = r"1 \+ delta = ([\d.]+), over 8 Mpc/h: (\d+) triangles"
+    was, count = re.search(triangles, introspection.text(level)).groups()
+    level.locator(".noUi-handle").press("ArrowRight")
+    introspection.says(level, f"1 + delta = {float(was) + 0.1:.1f}")
+    assert re.search(triangles, introspection.text(level))[2] != count, "another level is another surface"
+    explorer = level.locator("xpath=ancestor::div[contains(@class, 'jp-OutputArea-output')][1]")
+    assert explorer.locator(".js-plotly-plot canvas").count() > 0, "the surface must be drawn"
+    introspection.page.wait_for_timeout(1500)
+    introspection.shot(level, "04_surface")

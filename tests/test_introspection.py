@@ -147,9 +147,9 @@ def test_information_lost_is_seen_and_none_is_invented():
 
 
 def test_variants_are_other_marks_with_names(parts):
-    marks = introspection.variants(parts.mark, parts.means)
-    assert list(marks)[:2] == ["all", "without h_E0"]
-    assert len(marks) == 11
+    marks = introspection.variants(parts.mark, parts.means, alone=["h_E0"])
+    assert list(marks) == ["all", *(f"without {name}" for name in parts.terms), "h_E0 alone"]
+    assert list(introspection.variants(parts.mark, {"h_E0": 0.0})) == ["all"]
     alone = marks["h_E0 alone"](parts.delta, parts.grid)
     others = [name for name in parts.terms if name != "h_E0"]
     torch.testing.assert_close(alone, parts.M(others), rtol=1e-4, atol=1e-5)
@@ -161,6 +161,9 @@ def test_marks_are_found_by_run_or_file(tmp_path, parts):
     parts.mark.save(tmp_path / "mine.safetensors")
     again = introspection.trained_mark(tmp_path / "mine.safetensors")
     assert torch.equal(again.responses.v, parts.mark.responses.v)
+    LearnedMark(parts.grid).save(tmp_path / "start.safetensors")
+    with pytest.raises(ValueError, match="a mark that is 1 everywhere"):
+        introspection.trained_mark(tmp_path / "start.safetensors")
     with pytest.raises(FileNotFoundError, match="There is no mark at"):
         introspection.trained_mark(tmp_path / "other.safetensors")
     with pytest.raises(FileNotFoundError, match="There is no run 'nothing'"):
