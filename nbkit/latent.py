@@ -1,5 +1,7 @@
 """Embeddings to geometry, section 3.3: principal components, alignment with theta, retrieval, the learned metric."""
 
+import hashlib
+import json
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +10,7 @@ from scipy.stats import hypergeom
 from sklearn.decomposition import PCA
 
 from nbkit import paths
+from nbkit.batches import fingerprint
 from nbkit.contrast import mahalanobis_scores
 from nbkit.cosmology import PARAMETERS, PRIOR_BSQ
 from nbkit.negatives import normalised
@@ -82,9 +85,11 @@ def unit_run(run, simulations, **options):
     simulations : the set that `run` was trained on.
     options : passed to `train`, such as `device` or `progress`.
     """
-    folder = paths.runs() / "train" / f"{run.folder.name}_unit"
-    asked = {"recipe": run.recipe, "kmax": run.kmax, "residual": run.settings["residual"], "seed": run.settings["seed"]}
-    return train(simulations, folder, mark=UnitMark(), **asked, **options)
+    asked = {name: run.settings[name] for name in ("recipe", "kmax", "residual", "seed")}
+    # Runs that differ in nothing but the mark share one.
+    about = json.dumps([asked, len(simulations), fingerprint(simulations)], sort_keys=True)
+    folder = paths.runs() / "train" / f"unit_{hashlib.sha256(about.encode()).hexdigest()[:12]}"
+    return train(simulations, folder, mark=UnitMark(), **asked | {"recipe": run.recipe}, **options)
 
 
 def theta_embedding(run, theta):

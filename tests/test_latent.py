@@ -71,7 +71,10 @@ def test_unit_run_has_the_settings_of_the_run_and_no_mark(trained, monkeypatch, 
     monkeypatch.setenv("NBKIT_RUNS", str(tmp_path))
     unit = latent.unit_run(run, simulations, device="cpu", progress=False)
     assert unit.mark == UnitMark() and unit.recipe == run.recipe and unit.kmax == run.kmax and unit.finished
-    assert unit.folder == tmp_path / "train" / f"{run.folder.name}_unit"
+    assert unit.settings["residual"] == run.settings["residual"] and unit.folder.parent == tmp_path / "train"
+    changed = copy(run)
+    changed.settings = run.settings | {"seed": 7}
+    assert latent.unit_run(changed, simulations, device="cpu", progress=False).folder != unit.folder
 
 
 def test_components_of_a_cloud_made_of_two_parameters():
