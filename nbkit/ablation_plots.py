@@ -1,0 +1,88 @@
+"""The table of ablations -> two figures: what marks reach against kmax, and what switching something off costs."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from nbkit.ablation_table import CLASSICAL, ENDS, FULL, QUANTITIES
+from nbkit.fisher import UNMARKED
+from nbkit.plots import BLACK, BLUE, GREEN, ORANGE, RED
+
+LABELS = {
+    "sigma_Om": r"$\sigma(\Omega_{\rm m})$",
+    "sigma_s8": r"$\sigma(\sigma_8)$",
+    "mse_Om": r"MSE$(\Omega_{\rm m})$ / prior variance",
+    "mse_s8": r"MSE$(\sigma_8)$ / prior variance",
+}
+LOOKS = {
+    UNMARKED: (BLACK, "o", r"$P_{\delta\delta}$"),
+    CLASSICAL: (ORANGE, "s", "classical, $p=2$"),
+    "l_max = 0": (BLUE, "v", r"$\ell_{\max}=0$"),
+    "l_max = 1": (GREEN, "D", r"$\ell_{\max}=1$"),
+    FULL: (RED, "^", r"$\ell_{\max}=2$"),
+}
+
+
+def against_kmax(rows):
+    """sigma (top) and MSE (bottom) of Omega_m and sigma_8 against kmax: the paper's figure 7, with recovery below.
+
+    Every training seed is a point with its 95 % interval; lines join their means. A mark that constrains nothing (fewer
+    numbers than parameters) has no point.
+    """
+    figure, axes = plt.subplots(2, 2, figsize=(9.0, 6.6), layout="constrained", sharex=True)
+    for ax, quantity in zip(axes.flat, QUANTITIES, strict=True):
+        for i, (mark, (colour, marker, label)) in enumerate(LOOKS.items()):
+            mine = [row for row in rows if row["mark"] == mark and np.isfinite(row[quantity])]
+            shift = 0.003 * (i - 2)
+            kmaxes = sorted({row["kmax"] for row in mine})
+            means = [np.exp(np.mean([np.log(r[quantity]) for r in mine if r["kmax"] == k])) for k in kmaxes]
+            ax.plot(np.array(kmaxes) + shift, means, color=colour, lw=1)
+            for row in mine:
+                _point(ax, row["kmax"] + shift, row, quantity, colour, marker)
+            ax.plot([], [], marker, color=colour, ls="-", ms=5, label=label)
+        ax.set(yscale="log", ylabel=LABELS[quantity])
+        ax.yaxis.set_major_formatter(plt.FuncFormatter(lambda y, _: f"{y:g}"))
+        ax.yaxis.set_minor_formatter(plt.NullFormatter())
+    for ax in axes[1]:
+        ax.set_xlabel(r"$k_{\max}$ [$h$/Mpc]")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, ncols=len(labels), loc="outside upper center", fontsize=9)
+    return figure
+
+
+def switched_off(rows):
+    """Each row's sigma and MSE over those of the full mark, resampled together, where something was switched off."""
+    kmaxes = sorted({row["kmax"] for row in rows if row["residual"] is False or row["cross"] is False})
+    shown = [row for row in rows if row["kmax"] in kmaxes and row["mark"] != FULL]
+    marks = list(dict.fromkeys(row["mark"] for row in shown))
+    figure, axes = plt.subplots(1, 4, figsize=(11.0, 0.42 * len(marks) + 1.6), layout="constrained", sharey=True)
+    looks = dict(zip(kmaxes, ((BLUE, "o"), (RED, "s"), (GREEN, "D")), strict=False))
+    for ax, quantity in zip(axes, QUANTITIES, strict=True):
+        ax.axvline(1, color="0.5", lw=1)
+        for kmax, (colour, marker) in looks.items():
+            for row in (row for row in shown if row["kmax"] == kmax and np.isfinite(row[f"{quantity}_ratio"])):
+                y = marks.index(row["mark"]) + 0.18 * (2 * kmaxes.index(kmax) - len(kmaxes) + 1) + 0.08 * row["seed"]
+                _point(ax, y, row, f"{quantity}_ratio", colour, marker, across=True)
+            ax.plot([], [], marker, color=colour, label=rf"$k_{{\max}}={kmax:g}$")
+        ax.set(xscale="log", xlabel=LABELS[quantity].replace(" / prior variance", "") + "\nover that of the full mark")
+        ax.xaxis.set_major_formatter(plt.FuncFormatter(lambda x, _: f"{x:g}"))
+        ax.xaxis.set_minor_formatter(plt.NullFormatter())
+        _few_ticks(ax)
+    axes[0].set_yticks(range(len(marks)), [mark.replace("l_max = 2, ", "") for mark in marks])
+    axes[0].invert_yaxis()
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, ncols=len(labels), loc="outside upper center", fontsize=9)
+    return figure
+
+
+def _point(ax, at, row, name, colour, marker, across=False):
+    value, low, high = (row[name + end] for end in ENDS)
+    reach = [[value - low], [high - value]]
+    where = {"x": [value], "y": [at], "xerr": reach} if across else {"x": [at], "y": [value], "yerr": reach}
+    ax.errorbar(**where, fmt=marker, color=colour, ms=5, lw=1.2, capsize=2)
+
+
+def _few_ticks(ax):
+    low, high = ax.get_xlim()
+    choices = np.array([0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 4, 5, 7, 10, 20])
+    inside = choices[(choices >= low) & (choices <= high)]
+    ax.set_xticks(inside[:: max(1, len(inside) // 4)])

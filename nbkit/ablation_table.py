@@ -1,0 +1,148 @@
+"""Ablations in one table: forecast and recovery of every trained mark, from the same simulations, with intervals."""
+
+import csv
+from dataclasses import asdict, dataclass
+
+from nbkit.ablations import case_of, trained
+from nbkit.bootstrap import Resampled, resampled, resamples
+from nbkit.cosmology import QUIJOTE_NAMES
+from nbkit.fisher import SETS as FISHER_SETS
+from nbkit.fisher import UNMARKED, ingredients
+from nbkit.mark import ClassicalMark
+from nbkit.measured import measured
+from nbkit.regression import Recovery, recovery_elsewhere, unmarked
+from nbkit.suite import suite
+
+SETS = ("BSQ", "latin_hypercube", *FISHER_SETS)
+# A classical mark that weighs dense regions down, as the best of the 48 do at the paper's kmax.
+CLASSICAL, REFERENCE = "p=2 ds=0.2", ClassicalMark(2.0, 0.2)
+FULL = "l_max = 2"
+QUANTITIES = ("sigma_Om", "sigma_s8", "mse_Om", "mse_s8")
+ENDS = ("", "_low", "_high")
+COLUMNS = ("mark", "kmax", "l_max", "residual", "cross", "seed", "run", "val_loss")
+NUMBERS = tuple(f"{q}{ratio}{end}" for q in QUANTITIES for ratio in ("", "_ratio") for end in ENDS)
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Forecasts and recovery of several marks from the same simulations."""
+
+    forecasts: dict[str, Resampled]
+    recovered: Recovery
+
+    def values(self, mark):
+        """{quantity: (value, low, high)} of sigma and MSE, with 95 % intervals."""
+        return self._named(self.forecasts[mark].sigma(), self.recovered.mse(mark))
+
+    def ratios(self, mark, over):
+        """The same of one mark over another, resampled together: above 1 where the other is better."""
+        return self._named(self.forecasts[over].ratio(self.forecasts[mark]), self.recovered.ratio(mark, over))
+
+    @staticmethod
+    def _named(interval, mse):
+        out = {}
+        for name in ("Om", "s8"):
+            i = QUIJOTE_NAMES.index(name)
+            out[f"sigma_{name}"] = tuple(float(x[i]) for x in (interval.value, interval.low, interval.high))
+            out[f"mse_{name}"] = tuple(float(x) for x in mse[:, i])
+        return out
+
+
+def evaluation(marks, simulations, kmax, repeats=2, resampling=400, seed=0, client=None, progress=False):
+    """The Evaluation of marks at one kmax, beside P_dd alone: all five parameters free, regressors tested elsewhere.
+
+    Regressors are trained on the training set and tested on the Latin hypercube, which no regressor or mark has seen.
+
+    Parameters
+    ----------
+    marks : {label: mark}.
+    simulations : a Suite with the sets in `SETS`.
+    kmax : [h/Mpc].
+    repeats, resampling : regressors a mark, and resamples behind an interval of a forecast.
+    client, progress : see `nbkit.farm.farm`.
+    """
+    power = {name: measured(simulations[name], marks, client, progress).cut(kmax) for name in SETS}
+    given = {label: ingredients(power, label) for label in (UNMARKED, *marks)}
+    weights = resamples(given[UNMARKED].n_s, given[UNMARKED].pairs, resampling, seed)
+    forecasts = {label: resampled(each, weights) for label, each in given.items()}
+    spectra = [
+        {UNMARKED: unmarked(power[name].P_dd)} | {label: power[name][label] for label in marks} for name in SETS[:2]
+    ]
+    train, test = (power[name].theta for name in SETS[:2])
+    return Evaluation(forecasts, recovery_elsewhere(spectra[0], train, spectra[1], test, repeats=repeats, seed=seed))
+
+
+def table(cases, preset, **options):
+    """Rows, as dicts of `COLUMNS` and `NUMBERS`, of all Cases, and of P_dd and a classical mark at each kmax and seed.
+
+    Ratios are to the full mark (l_max = 2, nothing switched off) of the same kmax and seed.
+
+    Parameters
+    ----------
+    options : passed to `evaluation`.
+    """
+    runs, simulations, rows = trained(cases, preset), suite(preset, sets=SETS), []
+    for kmax, seed in dict.fromkeys((case.kmax, case.seed) for case in cases):
+        mine = {case.mark: (case, run) for case, run in runs.items() if (case.kmax, case.seed) == (kmax, seed)}
+        marks = {CLASSICAL: REFERENCE} | {label: run.mark for label, (_, run) in mine.items()}
+        result = evaluation(marks, simulations, kmax, **options)
+        for label in (UNMARKED, *marks):
+            case, run = mine.get(label, (None, None))
+            about = {"mark": label, "kmax": kmax, "seed": seed} | ({} if case is None else asdict(case))
+            about |= {} if run is None else {"run": run.folder.name, "val_loss": run.best_loss}
+            rows.append(about | numbers(result, label))
+    return rows
+
+
+def numbers(result, label, over=FULL):
+    """{column: value} of an Evaluation: each quantity, its ratio to another mark, and both intervals."""
+    found = {"": result.values(label)} | ({"_ratio": result.ratios(label, over)} if over in result.forecasts else {})
+    return {
+        f"{quantity}{ratio}{end}": x
+        for ratio, of in found.items()
+        for quantity, interval in of.items()
+        for end, x in zip(ENDS, interval, strict=True)
+    }
+
+
+def write(rows, path):
+    """Keep a table as CSV, four digits a number."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*COLUMNS, *NUMBERS], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({name: f"{x:.4g}" if isinstance(x, float) else x for name, x in row.items()} for row in rows)
+
+
+def read(path):
+    """The rows of a table that `write` wrote."""
+    flags = {"True": True, "False": False, "": None}
+    rows = []
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            about = {name: flags.get(row[name], row[name]) for name in COLUMNS}
+            about |= {name: None if row[name] == "" else int(row[name]) for name in ("l_max", "seed")}
+            about |= {name: None if row[name] == "" else float(row[name]) for name in ("kmax", "val_loss", *NUMBERS)}
+            rows.append(about)
+    return rows
+
+
+def row_of(rows, run):
+    """The row of a table that a Run made, or would make."""
+    case = case_of(run)
+    mine = [row for row in rows if case and all(row[name] == value for name, value in asdict(case).items())]
+    if not mine:
+        listed = ", ".join(sorted({row["run"] for row in rows if row["run"]}))
+        raise ValueError(
+            f"The table has no row for the run {run.folder.name} ({case or type(run.mark).__name__}); name one of "
+            f"{listed}, or add its case to `nbkit.ablations.planned` and run `python figures/ablations.py`."
+        )
+    return mine[0]
+
+
+def text(rows):
+    """The table to read: sigma and MSE of each mark at each kmax, and the run behind them."""
+    lines = ["kmax seed mark                       " + "".join(f"{q:>10s}" for q in QUANTITIES) + "  run"]
+    for row in sorted(rows, key=lambda row: (row["kmax"], row["seed"])):
+        values = "".join(f"{row[quantity]:10.3f}" for quantity in QUANTITIES)
+        lines.append(f"{row['kmax']:4.2f} {row['seed']:4d} {row['mark']:27s}{values}  {row['run'] or '-'}")
+    return "\n".join(lines)
