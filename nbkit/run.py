@@ -62,7 +62,7 @@ class Run:
     ----------
     folder : where it was read from.
     settings : all that `train` was asked for, as in `run.json`.
-    mark, heads : with the weights of the lowest validation loss.
+    mark, heads : with the weights of the lowest validation loss; a run on information has no heads.
     history : a dict an epoch, with stage, epoch, passes, train_loss, val_loss, learning_rate, seconds.
     best_loss, best_epoch : of stage two; inf and 0 before its first epoch.
     finished : False if the training was stopped; calling `train` again goes on.
@@ -112,19 +112,23 @@ def load_run(folder, mark=None, device="cpu"):
         raise FileNotFoundError(f"The run in {folder} has no checkpoint yet.")
     recipe = Recipe(**settings["recipe"])
     mark = mark_of_settings(settings["mark"]) if mark is None else mark
-    bins = len(Grid(**settings["grid"]).bins(settings["kmax"]).k)
-    heads = Heads(bins, recipe.width, recipe.dimension, settings["residual"])
+    heads = None
+    if settings.get("objective", "contrast") == "contrast":
+        bins = len(Grid(**settings["grid"]).bins(settings["kmax"]).k)
+        heads = Heads(bins, recipe.width, recipe.dimension, settings["residual"])
     tensors, last = read_tensors(folder / "last.safetensors")
     last, best = Progress(**last), Progress(stage="marked")
     if (folder / "best.safetensors").is_file():
         tensors, about = read_tensors(folder / "best.safetensors")
         best = Progress(**about)
-    restore_weights(heads, "weights.heads", tensors)
+    if heads is not None:
+        restore_weights(heads, "weights.heads", tensors)
+        heads.requires_grad_(False).to(device)
     if isinstance(mark, nn.Module):
         if any(name.startswith("weights.mark.") for name in tensors):
             restore_weights(mark, "weights.mark", tensors)
         mark.requires_grad_(False).to(device)
-    return Run(folder, settings, mark, heads.requires_grad_(False).to(device), best, last)
+    return Run(folder, settings, mark, heads, best, last)
 
 
 def claimed_folder(out, settings, fresh):

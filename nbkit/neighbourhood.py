@@ -1,0 +1,133 @@
+"""Simulations at the fiducial point and one step around it: who trains, who judges, and the spectra of all of them.
+
+The gradient of anything that depends on all spectra at once is exact with the memory of a few simulations: `measured`
+fills a table of all spectra, the gradient with respect to that table is algebra of small matrices, and `backpropagated`
+sends each simulation's row of it back through the mark.
+"""
+
+import hashlib
+
+import torch
+
+from nbkit.batches import SPLIT, fingerprint, generator
+from nbkit.fields import Fields
+from nbkit.information import Sample
+from nbkit.objective import micro_batch, slices
+from nbkit.suite import DERIVATIVES
+from nbkit.summaries import marked_spectra
+
+SETS = ("fiducial", *DERIVATIVES)
+
+
+class Joined:
+    """Several sets of simulations as one: the fiducial ones first, then all of Om_p, Om_m, ... s8_m."""
+
+    def __init__(self, sets):
+        self.grid, self._sets = sets["fiducial"].grid, [sets[name] for name in SETS]
+        self.fiducial, self.pairs = len(self._sets[0]), len(self._sets[1])
+        for name, each in zip(SETS[1:], self._sets[1:], strict=True):
+            same = getattr(each, "seeds", None), getattr(self._sets[1], "seeds", None)
+            if len(each) != self.pairs or (same[0] is not None and (same[0] != same[1]).any()):
+                raise ValueError(
+                    f"{name} has other seeds than {SETS[1]}; derivatives need the same in all ten sets: call "
+                    "suite(preset) to finish them."
+                )
+
+    @property
+    def fingerprint(self):
+        """16 letters that change with any of the sets."""
+        return hashlib.sha256("".join(map(fingerprint, self._sets)).encode()).hexdigest()[:16]
+
+    def __len__(self):
+        return self.fiducial + len(DERIVATIVES) * self.pairs
+
+    def __getitem__(self, rows):
+        fields = torch.empty(len(rows), *self.grid.shape)
+        for place, row in enumerate(rows):
+            which, within = (0, row) if row < self.fiducial else divmod(row - self.fiducial, self.pairs)
+            fields[place] = self._sets[which + (row >= self.fiducial)][within]
+        return fields
+
+
+class Neighbourhood:
+    """The simulations of a training on information, split into training and held out.
+
+    Parameters
+    ----------
+    simulations : a suite, or a dict, with the set "fiducial" and the ten derivative sets.
+    kmax : largest k of a bin [h/Mpc].
+    validation : share of the fiducial simulations and of the pairs that is held out.
+    seed : of the split.
+    processes : the Processes that share the work.
+    memory : most bytes of fields to keep in memory.
+    """
+
+    def __init__(self, simulations, kmax, validation, seed, processes, memory=None):
+        self.joined, self.kmax, self.processes = Joined(simulations), kmax, processes
+        self.grid, self.bins = self.joined.grid, len(self.joined.grid.bins(kmax).k)
+        self.fields = Fields(self.joined, processes.device, memory)
+        self._micro = micro_batch(self.grid, processes.device)
+        self.training, self.held_out = [], []
+        for count, stream in ((self.joined.fiducial, 0), (self.joined.pairs, 1)):
+            order, kept = torch.randperm(count, generator=generator(seed, SPLIT, stream)), round(validation * count)
+            self.held_out.append(order[:kept].sort().values)
+            self.training.append(order[kept:].sort().values)
+        for name, (fiducial, pairs) in (("training", self.training), ("validation", self.held_out)):
+            if len(fiducial) < 2 * (3 * self.bins + 3) or len(pairs) < 4:
+                raise ValueError(
+                    f"{name} has {len(fiducial)} fiducial simulations and {len(pairs)} pairs; the covariance of "
+                    f"{3 * self.bins} spectra needs {2 * (3 * self.bins + 3)} and their derivatives 4 pairs or more."
+                )
+
+    def rows(self, fiducial, pairs):
+        """Rows of the table of these fiducial simulations and of the ten boxes of each of these pairs."""
+        first = self.joined.fiducial + self.joined.pairs * torch.arange(len(DERIVATIVES))
+        return torch.cat([fiducial, (first[:, None] + pairs).flatten()])
+
+    def sample(self, table, fiducial, pairs):
+        """The Sample of these fiducial simulations and pairs."""
+        parts = table[self.rows(fiducial, pairs)].split([len(fiducial), len(DERIVATIVES) * len(pairs)])
+        return Sample(parts[0], parts[1].reshape(len(DERIVATIVES) // 2, 2, len(pairs), -1))
+
+    def empty_table(self):
+        """Room for all spectra, (boxes, 3 b) float64: P_dd, P_dm and P_mm of each box one after the other."""
+        return torch.zeros(len(self.joined), 3 * self.bins, dtype=torch.float64)
+
+    @torch.no_grad()
+    def measured(self, mark):
+        """The table of all spectra."""
+        table, rows = self.empty_table(), torch.arange(len(self.joined))
+        for part, s in self._spectra(mark, rows):
+            table[part] = s.double().cpu()
+        return self._summed(table)
+
+    def backpropagated(self, mark, rows, cotangents, table):
+        """Add to the gradients of the mark those of sum(cotangents * spectra) over `rows`; renew these rows of a table.
+
+        Parameters
+        ----------
+        rows : (m,) boxes that are sent through the mark.
+        cotangents : (boxes, 3 b) gradient with respect to the table.
+        table : (boxes, 3 b) changed in place.
+        """
+        fresh = self.empty_table()
+        for part, s in self._spectra(mark, rows):
+            (s * cotangents[part].to(s)).sum().backward()
+            fresh[part] = s.detach().double().cpu()
+        table[rows] = self._summed(fresh)[rows]
+        gradients = [p.grad for p in mark.parameters() if p.grad is not None]
+        if self.processes.size > 1 and gradients:
+            total = self.processes.summed(torch.cat([g.flatten() for g in gradients]))
+            for g, whole in zip(gradients, total.split([g.numel() for g in gradients]), strict=True):
+                g.copy_(whole.view_as(g))
+
+    def _spectra(self, mark, rows):
+        """Yield (rows, spectra) of a few boxes at a time: this process's share."""
+        mine = rows[self.processes.share(len(rows))]
+        parts = [mine[some] for some in slices(len(mine), self._micro)]
+        for part, delta in zip(parts, self.fields.parts(parts), strict=True):
+            power = marked_spectra(mark, delta, grid=self.grid, kmax=self.kmax)
+            yield part, torch.cat([power.P_dd, power.P_dm, power.P_mm], dim=-1)
+
+    def _summed(self, table):
+        return self.processes.summed(table.to(self.processes.device)).cpu()
