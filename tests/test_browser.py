@@ -15,6 +15,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import nbformat
 import pytest
 from browser import chromium
 from playwright import sync_api as playwright
@@ -31,12 +32,29 @@ CHECKSUM = """images => Promise.all(images.map(async image => {
     return bytes.reduce((sum, byte) => (31 * sum + byte) % 1000000007, bytes.length);
 }))"""
 
+# Notebook 03's way of training, with so many epochs that only the button can end it.
+TRAINING = (
+    """import tempfile
+from nbkit.monitor import Monitor
+from nbkit.recipe import recipe_named
+from nbkit.suite import suite
+from nbkit.train import train
+view = Monitor()
+view""",
+    """recipe = recipe_named("tuned", pretrain_epochs=100_000)
+simulations = suite("demo", sets=("latin_hypercube",))["latin_hypercube"]
+run = await view.during(train, simulations, tempfile.mkdtemp(), recipe=recipe)
+print("finished" if run.finished else f"stopped after {len(run.history)} epochs")""",
+)
+
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     """Address of a JupyterLab over a copy of the notebooks, on a free loopback port, with a token."""
     folder = tmp_path_factory.mktemp("lab")
     shutil.copytree(ROOT / "notebooks", folder / "notebooks", ignore=shutil.ignore_patterns(".*", "out*"))
+    training = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in TRAINING])
+    nbformat.write(training, folder / "notebooks" / "training.ipynb")
     # Left to itself JupyterLab takes cells off the page while they are out of sight, and asks for news.
     for name, setting in {
         "notebook-extension/tracker": {"windowingMode": "none", "autoStartDefaultKernel": True},
@@ -81,9 +99,9 @@ def browser():
 
 
 class Notebook:
-    """A notebook open in JupyterLab, with all its cells run."""
+    """A notebook open in JupyterLab, with all its cells run, or running if it is not `awaited`."""
 
-    def __init__(self, browser, lab, name, minutes=4):
+    def __init__(self, browser, lab, name, minutes=4, awaited=True):
         address, token = lab
         self.name, self.problems = name, []
         self.page = browser.new_page(viewport={"width": 1400, "height": 1000})
@@ -96,7 +114,7 @@ class Notebook:
         self._menu("Run", "Run All Cells")
         cells = self.page.locator(".jp-NotebookPanel .jp-CodeCell")
         deadline = time.time() + 60 * minutes
-        while True:
+        while awaited:
             prompts = cells.locator(".jp-InputPrompt").all_inner_texts()
             if prompts and all(p.strip("[]:").strip().isdigit() for p in prompts):
                 break
@@ -199,6 +217,24 @@ def test_kernel_sliders(browser, lab):
     assert notebook.page.locator(".js-plotly-plot canvas").count() > 0, "the 3D kernel must be drawn"
     notebook.control("multipole l").scroll_into_view_if_needed()
     notebook.close("01_filters")
+
+
+def test_training_is_seen_and_stopped(browser, lab):
+    notebook = Notebook(browser, lab, "training.ipynb", awaited=False)
+    button = notebook.page.get_by_role("button", name="Stop, keep the best")
+    explorer = button.locator("xpath=ancestor::div[contains(@class, 'jp-OutputArea-output')][1]")
+    drawn = explorer.locator("img")
+    drawn.wait_for(timeout=120_000)
+    first = drawn.evaluate_all(CHECKSUM)
+    notebook.page.wait_for_function("image => image.naturalWidth > 100", arg=drawn.element_handle(), timeout=120_000)
+    for _ in range(100):
+        if drawn.evaluate_all(CHECKSUM) != first:
+            break
+        notebook.page.wait_for_timeout(300)
+    assert drawn.evaluate_all(CHECKSUM) != first, "the picture must follow the training"
+    button.click()
+    notebook.page.get_by_text(re.compile(r"stopped after \d+ epochs")).wait_for(timeout=60_000)
+    notebook.close("03_training")
 
 
 def test_invariant_sliders(browser, lab):
