@@ -31,7 +31,7 @@ class RegressionRecipe:
     dropout: float = 0.1
     learning_rate: float = 5e-3
     weight_decay: float = 1e-4
-    batch: int = 64
+    batch: int = 128
     gamma: float = 0.5
     plateau_patience: int = 8
     floor: float = 1e-7

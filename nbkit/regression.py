@@ -33,6 +33,21 @@ def unmarked(P_dd):
     return np.repeat(np.asarray(P_dd)[:, None], 3, axis=1)
 
 
+def spectra_by_mark(measured, unmarked_label="P_dd alone"):
+    """{label: (N, 3, b)} of a `Measured`, with P_dd alone in front."""
+    return {unmarked_label: unmarked(measured.P_dd)} | {label: measured[label] for label in measured.labels}
+
+
+def checked_kmax(run, kmax):
+    """kmax [h/Mpc], if the mark of a Run was trained on scales up to there; the paper trains at 0.3, judges at 0.2."""
+    if kmax > run.kmax + 1e-9:
+        raise ValueError(
+            f"kmax is {kmax:g} h/Mpc, and {run.folder.name} was trained on scales up to {run.kmax:g}: choose a smaller "
+            f"kmax, or train a mark with `papermill 03_train.ipynb out.ipynb -p kmax {kmax:g}` and give its run."
+        )
+    return kmax
+
+
 @dataclass(frozen=True)
 class Recovery:
     """Predictions for simulations that the regressor never saw, by mark and repeat.

@@ -2,6 +2,8 @@
 
 from itertools import pairwise
 from math import inf
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,8 +12,18 @@ from torch import nn
 
 from nbkit.batches import generator
 from nbkit.cosmology import PRIOR_LATIN_HYPERCUBE
+from nbkit.measured import Measured
 from nbkit.pyramid import START, Pyramid, RegressionRecipe, fitted, log_mse
-from nbkit.regression import Recovery, features, folds, recovery, recovery_elsewhere, unmarked
+from nbkit.regression import (
+    Recovery,
+    checked_kmax,
+    features,
+    folds,
+    recovery,
+    recovery_elsewhere,
+    spectra_by_mark,
+    unmarked,
+)
 
 
 def plain_pyramid(inputs, row, dropout=0.1):
@@ -221,6 +233,23 @@ def test_too_few_simulations_are_refused_in_one_sentence():
         recovery(spectra, theta)
     with pytest.raises(ValueError, match="There are 30 simulations"):
         recovery_elsewhere(spectra, theta, *toy_spectra(60))
+
+
+def test_scales_the_mark_never_saw_are_refused_with_the_command_that_helps():
+    run = SimpleNamespace(kmax=0.2, folder=Path("mine"))
+    assert checked_kmax(run, 0.2) == 0.2 and checked_kmax(run, 0.1) == 0.1
+    with pytest.raises(
+        ValueError, match=r"mine was trained .* up to 0\.2: .*papermill 03_train\.ipynb .* -p kmax 0\.3"
+    ):
+        checked_kmax(run, 0.3)
+
+
+def test_spectra_by_mark_put_the_unmarked_first():
+    P_dd, marked = np.full((4, 3), 2.0), np.full((4, 2, 3), 5.0)
+    both = spectra_by_mark(Measured(np.arange(3.0), np.ones(3), np.zeros((4, 5)), np.arange(4), P_dd, {"a": marked}))
+    assert list(both) == ["P_dd alone", "a"]
+    np.testing.assert_array_equal(both["P_dd alone"], 2.0)
+    np.testing.assert_array_equal(both["a"][:, 1:], 5.0)
 
 
 def test_what_does_not_fit_is_refused():
