@@ -6,7 +6,7 @@ from scipy.stats import chi2
 
 from nbkit import plots
 from nbkit.cosmology import FIDUCIAL, LATEX, PARAMETERS, QUIJOTE_NAMES
-from nbkit.fisher_plots import COLOURS, LINES
+from nbkit.fisher_plots import COLOURS, LINES, pretty
 from nbkit.widgets import Explorer, observed, side_by_side
 
 CIRCLE = np.stack([f(np.linspace(0, 2 * np.pi, 100)) for f in (np.cos, np.sin)])
@@ -41,9 +41,9 @@ def fisher_explorer(scan, kmax, plane=("Om", "s8")):
     }
     x, y = (QUIJOTE_NAMES.index(name) for name in plane)
     labels = list(scan[start])
-    reach = 3.2 * scan[start][labels[0]].forecast.sigma()
+    reach = 3.4 * scan[start][labels[0]].forecast.sigma()
     plot = plots.LiveLines(
-        figsize=(4.6, 3.8), xlabel=f"${LATEX[x]}$", ylabel=f"${LATEX[y]}$",
+        figsize=(5.0, 4.0), xlabel=f"${LATEX[x]}$", ylabel=f"${LATEX[y]}$",
         xlim=(FIDUCIAL[x] - reach[x], FIDUCIAL[x] + reach[x]), ylim=(FIDUCIAL[y] - reach[y], FIDUCIAL[y] + reach[y]),
     )  # fmt: skip
     plot.ax.plot(*FIDUCIAL[[x, y]], "+", color="0.5")
@@ -51,7 +51,7 @@ def fisher_explorer(scan, kmax, plane=("Om", "s8")):
         label: [plot.line([], [], ls=line, color=colour, lw=1.8 - 0.7 * outer) for outer in (0, 1)]
         for label, colour, line in zip(labels, COLOURS, LINES, strict=False)
     }
-    plot.ax.legend([each[0] for each in lines.values()], labels, fontsize=8, loc="upper right")
+    plot.ax.legend([each[0] for each in lines.values()], [pretty(x) for x in labels], fontsize=8, loc="upper right")
     image, caption, table = w.Image(format="png"), w.HTML(), w.HTML()
 
     def update():

@@ -1,16 +1,20 @@
 """Figures of forecasts: contours, maps of improvement, sigma against kmax, and the page that says what to believe."""
 
+import re
+
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from nbkit.cosmology import FIDUCIAL, LATEX, QUIJOTE_NAMES
 from nbkit.covariance import correlation
+from nbkit.fisher import UNMARKED
 from nbkit.plots import BLACK, BLUE, GREEN, ORANGE, PINK, RED, SKY
 
 # One look for the same thing in every figure: first the unmarked spectrum, then a classical mark, then learned ones.
-COLOURS = (BLACK, ORANGE, BLUE, RED, GREEN, PINK)
+COLOURS = (BLACK, ORANGE, BLUE, GREEN, RED, PINK)
 LINES = ("-", "--", "-.", "-", ":", "--")
 ESTIMATOR_LOOK = {
     "standard": (SKY, "v", "standard"),
@@ -20,12 +24,22 @@ ESTIMATOR_LOOK = {
 }
 
 
+def pretty(label):
+    """A label as a figure shows it: symbols for P_dd and for the classical marks, others as they are."""
+    classical = re.fullmatch(r"p=(\S+) ds=(\S+)", label)
+    if classical:
+        return rf"classical, $p={classical[1]}$, $\delta_s={classical[2]}$"
+    if label == UNMARKED:
+        return r"$P_{\delta\delta}$ alone"
+    return re.sub(r"l_max = (\d)", r"$\\ell_{\\rm max}=\1$", label)
+
+
 def triangle(forecasts, fixed=()):
     """68 and 95 % contours of all free parameters with getdist: the paper's figure 3.
 
     Parameters
     ----------
-    forecasts : {label: Forecast}; the first is drawn in black, filled ones follow.
+    forecasts : {label: Forecast}; the last is drawn filled, those before it as lines.
     fixed : names of parameters held fixed.
     """
     from getdist import plots as getdist_plots
@@ -36,61 +50,71 @@ def triangle(forecasts, fixed=()):
     clouds = []
     for label, forecast in forecasts.items():
         covariance = forecast.covariance(fixed)[np.ix_(free, free)]
-        clouds.append(GaussianND(FIDUCIAL[free], covariance, names=names, labels=labels, label=label))
+        clouds.append(GaussianND(FIDUCIAL[free], covariance, names=names, labels=labels, label=pretty(label)))
     plotter = getdist_plots.get_subplot_plotter(width_inch=6.4)
     plotter.settings.figure_legend_frame = False
-    plotter.settings.title_limit_fontsize = 9
-    plotter.settings.alpha_filled_add = 0.6
-    colours = COLOURS[: len(clouds)]
+    plotter.settings.alpha_filled_add = 0.55
+    last = len(clouds) - 1
     plotter.triangle_plot(
-        clouds, names, filled=[i > 0 for i in range(len(clouds))], contour_colors=list(colours),
-        contour_ls=list(LINES[: len(clouds)]), contour_lws=[1.2] * len(clouds), legend_loc="upper right",
+        clouds, names, filled=[i == last for i in range(len(clouds))], contour_colors=[*COLOURS[:last], GREEN],
+        contour_ls=[*LINES[:last], "-"], contour_lws=[1.2] * len(clouds), legend_loc="upper right",
         markers=dict(zip(names, FIDUCIAL[free], strict=True)), marker_args={"color": "0.6", "lw": 0.7, "ls": ":"},
     )  # fmt: skip
     return plotter.fig
 
 
-def ratio_map(ratios, of=("Om", "s8"), learned="learned"):
-    """sigma_class / sigma_learned over the classical marks in p and delta_s: the paper's figure 4, top.
+def ratio_map(ratios, of=("Om", "s8")):
+    """sigma_classical / sigma_learned over the classical marks in p and delta_s: the paper's figure 4, top.
 
     Hatched cells are those whose interval includes 1: no difference was shown there.
 
     Parameters
     ----------
-    ratios : {(p, delta_s): Interval}, (P,) each.
+    ratios : {title of a row: {(p, delta_s): Interval}}, (P,) each.
     """
-    ps, saturations = (sorted({key[i] for key in ratios}) for i in (0, 1))
+    first = next(iter(ratios.values()))
+    ps, saturations = (sorted({key[i] for key in first}) for i in (0, 1))
     kept = [QUIJOTE_NAMES.index(name) for name in of]
-    values = np.array([[[ratios[p, s].value[i] for p in ps] for s in saturations] for i in kept])
-    unsure = np.array([[[ratios[p, s].includes_one[i] for p in ps] for s in saturations] for i in kept])
-    reach = max(1.25, float(np.exp(np.abs(np.log(values)).max())))
-    size = (4.6 * len(of) + 0.8, 4.2)
-    figure, axes = plt.subplots(1, len(of), figsize=size, layout="constrained", sharey=True, squeeze=False)
-    for ax, i, value, hatch in zip(axes[0], kept, values, unsure, strict=True):
-        drawn = ax.pcolormesh(value, cmap="PuOr", norm=LogNorm(1 / reach, reach), edgecolors="white", linewidth=1)
-        for (row, column), x in np.ndenumerate(value):
-            if hatch[row, column]:
-                cell = plt.Rectangle((column, row), 1, 1, fill=False, hatch="///", edgecolor="0.35", linewidth=0)
-                ax.add_patch(cell)
-            dark = abs(np.log(x)) > 0.75 * np.log(reach)
-            box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.8} if hatch[row, column] else None
-            look = {"ha": "center", "va": "center", "fontsize": 8, "bbox": box}
-            ax.text(column + 0.5, row + 0.5, f"{x:.2f}", color="white" if dark and box is None else "black", **look)
-        ax.set_xticks(np.arange(len(ps)) + 0.5, [f"{p:g}" for p in ps])
-        ax.set_yticks(np.arange(len(saturations)) + 0.5, [f"{s:g}" for s in saturations])
-        ax.set(title=rf"${LATEX[i]}$", xlabel=r"exponent $p$ of the classical mark")
-        ax.spines[:].set_visible(False)
-        ax.tick_params(length=0)
-    axes[0, 0].set_ylabel(r"saturation $\delta_s$")
-    label = rf"$\sigma_{{\rm classical}}\,/\,\sigma_{{\rm {learned}}}$"
+    finite = [each.value[kept] for row in ratios.values() for each in row.values()]
+    reach = max(1.25, float(np.exp(np.abs(np.log(finite)).max())))
+    size = (4.4 * len(of) + 0.8, 2.9 * len(ratios) + 0.6)
+    figure, axes = plt.subplots(len(ratios), len(of), figsize=size, layout="constrained", sharex=True, sharey=True)
+    axes = np.reshape(axes, (len(ratios), len(of)))
+    for row, (title, here) in zip(axes, ratios.items(), strict=True):
+        for ax, i in zip(row, kept, strict=True):
+            values = np.array([[here[p, s].value[i] for p in ps] for s in saturations])
+            unsure = np.array([[here[p, s].includes_one[i] for p in ps] for s in saturations])
+            drawn = ax.pcolormesh(values, cmap="PuOr", norm=LogNorm(1 / reach, reach), edgecolors="white", lw=1)
+            for at, x in np.ndenumerate(values):
+                _cell(ax, at, x, unsure[at], abs(np.log(x)) > 0.6 * np.log(reach))
+            ax.set_title(rf"${LATEX[i]}$, {title}", fontsize=10)
+            ax.set_xticks(np.arange(len(ps)) + 0.5, [f"{p:g}" for p in ps])
+            ax.set_yticks(np.arange(len(saturations)) + 0.5, [f"{s:g}" for s in saturations])
+            ax.spines[:].set_visible(False)
+            ax.tick_params(length=0)
+        row[0].set_ylabel(r"saturation $\delta_s$")
+    for ax in axes[-1]:
+        ax.set_xlabel(r"exponent $p$ of the classical mark")
+    label = r"$\sigma_{\rm classical}\,/\,\sigma_{\rm learned}$"
     bar = figure.colorbar(drawn, ax=axes, label=label, shrink=0.85, aspect=25)
-    ticks = [t for t in (0.2, 0.25, 0.33, 0.5, 0.67, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5) if 1 / reach <= t <= reach]
+    ticks = [t for t in (0.2, 0.33, 0.5, 0.67, 0.8, 1, 1.25, 1.5, 2, 3, 5) if 1 / reach <= t <= reach]
     bar.set_ticks(ticks, labels=[f"{t:g}" for t in ticks])
     bar.minorticks_off()
-    level = next(iter(ratios.values())).level
+    level = next(iter(first.values())).level
     shown = Patch(facecolor="white", edgecolor="0.35", hatch="///", label=f"{level:.0%} interval includes 1")
     figure.legend(handles=[shown], loc="outside lower center", fontsize=9)
     return figure
+
+
+def _cell(ax, at, value, unsure, dark):
+    """The number of a cell of a map; a hatch, and a pale box behind the number, where it is unsure."""
+    row, column = at
+    box = None
+    if unsure:
+        ax.add_patch(plt.Rectangle((column, row), 1, 1, fill=False, hatch="///", edgecolor="0.35", linewidth=0))
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.8}
+    look = {"ha": "center", "va": "center", "fontsize": 8, "bbox": box}
+    ax.text(column + 0.5, row + 0.5, f"{value:.2f}", color="white" if dark and not unsure else "black", **look)
 
 
 def sigma_against_kmax(scan, of=("Om", "s8"), fixed=()):
@@ -106,9 +130,12 @@ def sigma_against_kmax(scan, of=("Om", "s8"), fixed=()):
         for label, colour, line in zip(next(iter(scan.values())), COLOURS, LINES, strict=False):
             intervals = [here[label].sigma(fixed) for here in scan.values()]
             value, low, high = (np.array([getattr(x, what)[i] for x in intervals]) for what in ("value", "low", "high"))
-            ax.plot(list(scan), value, line, color=colour, label=label, lw=1.6)
+            ax.plot(list(scan), value, line, color=colour, label=pretty(label), lw=1.6)
             ax.fill_between(list(scan), low, high, color=colour, alpha=0.15, lw=0)
         ax.set(xlabel=r"$k_{\rm max}$ [$h$/Mpc]", ylabel=rf"$\sigma({LATEX[i]})$", yscale="log")
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+        ax.yaxis.set_minor_formatter(NullFormatter())
     axes[0, 0].legend(fontsize=8, title=f"bands: {intervals[0].level:.0%}", title_fontsize=8)
     return figure
 
@@ -130,7 +157,10 @@ def convergence(pairs, fiducial, halves, of=("Om", "s8")):
                 middle = np.median(sigma[:, :, i], axis=1)
                 shown = np.isfinite(middle)
                 ax.plot(curve.counts[shown], middle[shown], marker=mark, ms=4, lw=1.2, color=colour, label=label)
-            ax.set(ylabel=rf"$\sigma({LATEX[i]})$", xscale="log", yscale="log")
+            end = np.median(curve.sigma["corrected"][-1, :, i])
+            ax.axhspan(0.95 * end, 1.05 * end, color="0.92", zorder=0, label="5 % about the end")
+            low, high = ax.get_ylim()
+            ax.set(ylabel=rf"$\sigma({LATEX[i]})$", xscale="log", ylim=(min(low, 0.85 * end), max(high, 1.25 * end)))
             ax.set_xticks(curve.counts, [str(n) for n in curve.counts])
             ax.minorticks_off()
         a, b = halves[:, 0, i], halves[:, 1, i]
@@ -193,11 +223,13 @@ def _step_bars(ax, steps):
     width = 0.8 / max(len(steps), 1)
     for j, (label, change) in enumerate(steps.items()):
         at = np.arange(len(QUIJOTE_NAMES)) + (j - (len(steps) - 1) / 2) * width
-        ax.bar(at, 100 * change, width, color=COLOURS[j], label=label)
+        ax.bar(at, 100 * change, width, color=COLOURS[j], label=pretty(label))
     ax.axhline(0, color="0.6", lw=0.6)
     ax.set_xticks(range(len(QUIJOTE_NAMES)), [rf"${name}$" for name in LATEX])
     ax.set(ylabel=r"change of $\sigma$ at half the step [%]")
     if steps:
+        low, high = ax.get_ylim()
+        ax.set_ylim(min(low, -0.5), max(1.6 * high, 1.0))
         ax.legend(fontsize=8)
     else:
         ax.text(0.5, 0.5, "needs a simulator", transform=ax.transAxes, ha="center")

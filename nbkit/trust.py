@@ -26,7 +26,7 @@ class Convergence:
     sigma: dict
 
 
-def against_pairs(given, counts=None, repeats=6, seed=0, fixed=()):
+def against_pairs(given, counts=None, repeats=10, seed=0, fixed=()):
     """Convergence of every estimator with the number of derivative realisations; subsets are drawn at random."""
     counts = _counts(given.pairs, least=8) if counts is None else np.asarray(counts)
     rng = np.random.default_rng(seed)
@@ -35,7 +35,7 @@ def against_pairs(given, counts=None, repeats=6, seed=0, fixed=()):
     )
 
 
-def against_fiducial(given, counts=None, repeats=6, seed=0, fixed=()):
+def against_fiducial(given, counts=None, repeats=10, seed=0, fixed=()):
     """Convergence of every estimator with the number of fiducial simulations."""
     least = int(np.ceil(2 * (given.n_d + 2) / (1 - LEAST_HARTLAP)))
     counts = _counts(given.n_s, least) if counts is None else np.asarray(counts)
@@ -64,6 +64,7 @@ class Gaussianity:
     scatter : what Gaussian data of this many simulations would show in both, one standard deviation each.
     chi2, expected : (n_s,) sorted x C^-1 x of the simulations, and its quantiles if they were Gaussian.
     p_value : of the Kolmogorov-Smirnov distance between the two.
+    tails : Mardia's excess of far-out simulations, in units of its scatter: beyond 3, the tails are not Gaussian.
     """
 
     skewness: np.ndarray
@@ -72,6 +73,7 @@ class Gaussianity:
     chi2: np.ndarray
     expected: np.ndarray
     p_value: float
+    tails: float
 
 
 def gaussianity(given):
@@ -84,7 +86,9 @@ def gaussianity(given):
     expected = law.ppf((np.arange(n_s) + 0.5) / n_s)
     scatter = float(np.sqrt(6 / n_s)), float(np.sqrt(24 / n_s))
     p_value = float(stats.kstest(chi2, law.cdf).pvalue)
-    return Gaussianity(stats.skew(x), stats.kurtosis(x), scatter, chi2, expected, p_value)
+    moment = np.mean((chi2 * n_s / (n_s - 1)) ** 2)
+    tails = (moment - n_d * (n_d + 2) * (n_s - 1) / (n_s + 1)) / np.sqrt(8 * n_d * (n_d + 2) / n_s)
+    return Gaussianity(stats.skew(x), stats.kurtosis(x), scatter, chi2, expected, p_value, float(tails))
 
 
 def verdict(label, given, of, step=None, fixed=(), seed=0):
@@ -119,11 +123,12 @@ def _changes(given, kept, fixed, seed):
     """{check: relative change of sigma of the parameters kept}."""
     F = [ESTIMATORS[name](given).F for name in ("standard", "corrected", "compressed")]
     plain, corrected, compressed = _errors(F, given.names, fixed)[:, kept]
-    fewer = against_fiducial(given, [given.n_s // 2], repeats=8, seed=seed, fixed=fixed).sigma["corrected"]
+    rng = np.random.default_rng(seed)
+    fewer = [standard(given.subset(rng.permutation(given.n_s)[: given.n_s // 2])).F for _ in range(20)]
     halves = half_splits(given, seed=seed, fixed=fixed)[:, :, kept]
     return {
         "bracket": compressed / plain - 1,
-        "fiducial": np.abs(np.median(fewer[0][:, kept], axis=0) / corrected - 1),
+        "fiducial": np.abs(np.median(_errors(fewer, given.names, fixed)[:, kept], axis=0) / corrected - 1),
         # The difference of two halves scatters twice as much as the whole.
         "halves": np.sqrt(np.mean(np.log(halves[:, 0] / halves[:, 1]) ** 2, axis=0)) / 2,
     }

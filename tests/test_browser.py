@@ -336,3 +336,24 @@ def test_mark_in_three_dimensions(introspection):
     assert explorer.locator(".js-plotly-plot canvas").count() > 0, "the surface must be drawn"
     introspection.page.wait_for_timeout(1500)
     introspection.shot(level, "04_surface")
+
+
+def test_fisher_ellipses(browser, lab):
+    notebook = Notebook(browser, lab, "05_fisher.ipynb", minutes=8)
+    kmax = notebook.control("kmax [h/Mpc]")
+    start = notebook.pictures(kmax)
+    assert "kmax = 0.288 h/Mpc: 11 bins a spectrum; held fixed: nothing" in notebook.text(kmax)
+    before, after = notebook.moved("kmax [h/Mpc]")
+    assert before != after
+    notebook.says(kmax, "kmax = 0.313 h/Mpc: 12 bins")
+    before, after = notebook.ticked("h fixed")
+    assert before != after
+    notebook.says(kmax, "kmax = 0.313 h/Mpc: 12 bins a spectrum; held fixed: h")
+    cells = notebook.page.locator(".widget-html td").all_inner_texts()
+    assert cells.count("fixed") == 4, "a row for each of four summaries"
+    kmax.scroll_into_view_if_needed()
+    notebook.shot(kmax, "05_fisher_moved")
+    notebook.ticked("h fixed")
+    notebook.moved("kmax [h/Mpc]", "ArrowLeft")
+    assert notebook.pictures(kmax) == start, "back where they were, the ellipses must be too"
+    notebook.close("05_fisher")

@@ -63,6 +63,8 @@ def test_gaussianity_tells_gaussian_from_skewed():
     good, bad = (trust.gaussianity(drawn(n_s=500, skewed=skewed)) for skewed in (False, True))
     assert good.p_value > 0.01
     assert bad.p_value < 1e-6
+    assert abs(good.tails) < 3
+    assert bad.tails > 10
     assert np.abs(good.skewness).max() < 4 * good.scatter[0]
     assert np.abs(bad.skewness).min() > 4 * bad.scatter[0]
     np.testing.assert_allclose(good.expected.mean(), good.chi2.mean(), rtol=0.01)
@@ -130,7 +132,7 @@ def test_figures_are_drawn(spectra_by_set):
     curves = (trust.against_pairs(given, repeats=2), trust.against_fiducial(given, repeats=2))
     figures = [
         fisher_plots.triangle({"P_dd": standard(ingredients(sets, UNMARKED)), "mark": learned.forecast}),
-        fisher_plots.ratio_map(ratios),
+        fisher_plots.ratio_map({"all bins": ratios}),
         fisher_plots.sigma_against_kmax(scan),
         fisher_plots.convergence(*curves, trust.half_splits(given, 4)),
         fisher_plots.data_health(given.covariance(), trust.gaussianity(given), {"mark": np.full(5, 0.01)}, 8),
