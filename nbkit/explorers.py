@@ -70,10 +70,10 @@ def anatomy_explorer(parts, side=192):
         for name, image in images.items():
             cut = plots.slice_of(fields[name], "xyz".index(axis.value), index.value)
             image.value = picture(plots.shown(cut, name), plots.MAPS.get(name, "PuOr_r"), *colours[name], side)
-        top = next(colours[name][1] for name in parts.terms)
+        top, (low, high) = next(colours[name][1] for name in parts.terms), colours["M"]
         caption.value = (
             f"<b>{axis.value} = {(index.value + 0.5) * grid.cell_size:.0f} Mpc/h</b>; terms less their means, "
-            f"purple {-top:.2f} to orange {top:.2f}; M blue {colours['M'][0]:.2f} to yellow {colours['M'][1]:.2f}"
+            f"purple {-top:.2f} to orange {top:.2f}; M over its mean, blue {low:.2f} to yellow {high:.2f}"
         )
 
     observed(draw, (axis, index))
@@ -149,17 +149,19 @@ class Waterfall(plots.LiveLines):
     def __init__(self, parts):
         eta = parts.eta()
         low, high = float(eta.min()), float(eta.max())
-        super().__init__(figsize=(5.2, 3.6), ylabel=r"$\eta$", xlim=(-0.6, len(parts.terms) + 1.6))
-        self.figure.subplots_adjust(right=0.86, left=0.12, bottom=0.14)
+        super().__init__(figsize=(5.6, 3.6), ylabel=r"$\eta$", xlim=(-0.6, len(parts.terms) + 1.6))
+        self.figure.subplots_adjust(right=0.79, left=0.16, bottom=0.14)
         self.ax.set_ylim(low - 0.25 * (high - low), high + 0.1 * (high - low))
         names = [TITLES[name].split("(E0, ")[0] for name in parts.terms]
         self.ax.set_xticks(range(len(names) + 2), ["mean", *names, r"$\eta$"], fontsize=8)
-        self.ax.axhline(parts.bias + sum(parts.means.values()), color="0.6", lw=0.7, ls=":")
+        self.ax.axhline(parts.mean_eta, color="0.6", lw=0.7, ls=":")
         right = self.ax.secondary_yaxis("right")
         right.set_ylabel(r"$M = {\rm softplus}(\eta)$")
-        ticks = np.array([0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0])
+        ticks = np.outer(10.0 ** np.arange(-8, 2), (1, 2, 5)).ravel()
         at = np.log(np.expm1(ticks))
         kept = (at > self.ax.get_ylim()[0]) & (at < self.ax.get_ylim()[1])
+        # At most about eight: then every tick, or every third, which leaves the powers of ten.
+        kept &= np.arange(len(ticks)) % (3 if kept.sum() > 8 else 1) == 0
         right.set_yticks(at[kept], [f"{tick:g}" for tick in ticks[kept]])
         colours = ["0.7", *(TERM_COLOURS[name] for name in parts.terms), "0.3"]
         self.bars = [self.line([i, i], [0, 1], color=c, lw=20, solid_capstyle="butt") for i, c in enumerate(colours)]
@@ -199,7 +201,7 @@ def voxel_explorer(parts, at=None):
     first = plots.shown(plots.slice_of(parts.delta, 2, z.value), "delta")
     map = go.FigureWidget([go.Heatmap(z=first, **look), go.Scatter(x=[x.value], y=[y.value], **ring)], layout=layout)
     fall, image, caption = Waterfall(parts), w.Image(format="png"), w.HTML()
-    base = parts.bias + sum(parts.means.values())
+    base, mean = parts.mean_eta, float(parts.M().mean())
 
     def update():
         voxel = x.value, y.value, z.value
@@ -210,7 +212,7 @@ def voxel_explorer(parts, at=None):
         M = float(softplus(torch.tensor(eta)))
         caption.value = (
             f"<b>voxel {voxel[0]}, {voxel[1]}, {voxel[2]}</b>: 1 + δ = {float(1 + parts.delta[voxel]):.2f}<br>"
-            f"η = {base:.2f} {said} = <b>{eta:.2f}</b>, M = <b>{M:.3f}</b>"
+            f"η = {base:.2f} {said} = <b>{eta:.2f}</b>, M = <b>{M:.3g}</b>, {M / mean:.2f} of its mean"
         )
         with map.batch_update():
             map.data[1].x, map.data[1].y = [voxel[0]], [voxel[1]]

@@ -12,10 +12,14 @@ from nbkit.bootstrap import resampled, resamples
 from nbkit.environment import CLASSES, web_class
 from nbkit.fisher import ingredients
 from nbkit.grid import Grid
+from nbkit.invariants import transformed
 from nbkit.mark import LearnedMark, load_mark, marked_field
 from nbkit.run import load_run
 from nbkit.shipped import run_folder
 from nbkit.spectra import spectra
+
+# What the cross term h_x sees, in the order of its weights.
+CROSSED = ("E0", "E2", "I3")
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,8 @@ class Anatomy:
     mark, grid, delta : what was taken apart, and where.
     invariants : {"E0": map, ...} those the mark sees.
     terms : {"h_E0": map, ..., "h_x": map}.
-    means : {"h_E0": mean, ...}, what a term is replaced by when its channel is switched off.
+    means : {"h_E0": mean, ..., "E0": mean, ...} of the terms, and of the invariants as the responses see them: what
+        either is replaced by when it is switched off.
     """
 
     mark: LearnedMark
@@ -41,6 +46,11 @@ class Anatomy:
     def bias(self):
         """The constant of eta."""
         return float(self.mark.responses.bias)
+
+    @property
+    def mean_eta(self):
+        """The mean of eta: bias and means of all terms."""
+        return self.bias + sum(self.means[name] for name in self.terms)
 
     def eta(self, off=()):
         """The sum of all terms; those named in `off` are replaced by their means."""
@@ -60,7 +70,7 @@ def anatomy(mark, delta, grid):
     """The Anatomy of a learned mark on a density contrast (n, n, n)."""
     invariants = mark.invariants(delta, grid)
     terms = mark.responses.terms(invariants)
-    means = {name: float(h.double().mean()) for name, h in terms.items()}
+    means = {name: float(x.double().mean()) for name, x in (terms | transformed(invariants)).items()}
     return Anatomy(mark, grid, delta, invariants, terms, means)
 
 
@@ -78,31 +88,45 @@ def trained_mark(run):
 
 
 def switched_off(mark, means, off):
-    """A copy of a mark in which the terms named in `off` are the constants in `means`: a mark like any other."""
+    """A copy of a mark in which what is named in `off` is replaced by its mean: a mark like any other.
+
+    Parameters
+    ----------
+    means : of all terms and invariants, as an `Anatomy` has them.
+    off : terms ("h_E0", ..., "h_x"), or invariants ("E0", ...), which are silenced in the cross term as well.
+    """
     silent = deepcopy(mark).requires_grad_(False)
     responses = silent.responses
     for name in off:
-        (responses.cross_v if name == "h_x" else responses.v[responses.names.index(name[2:])]).zero_()
-        responses.bias += means[name]
+        if name == "h_x":
+            responses.cross_v.zero_()
+            responses.bias += means[name]
+            continue
+        responses.v[responses.names.index(name.removeprefix("h_"))] = 0
+        responses.bias += means[f"h_{name.removeprefix('h_')}"]
+        if name in CROSSED and responses.crossed:
+            weights = responses.cross_w[:, CROSSED.index(name)]
+            responses.cross_b += means[name] * weights
+            weights.zero_()
     return silent
 
 
-@torch.no_grad()
 def term_means(mark, simulations, count=8):
-    """{term: mean over the first few simulations}, to three decimals, so that the same marks come out everywhere."""
+    """The `means` of an Anatomy, over a few simulations and to three decimals, so that they are the same everywhere."""
     boxes = [anatomy(mark, simulations[i], simulations.grid) for i in range(min(count, len(simulations)))]
     return {name: round(sum(box.means[name] for box in boxes) / len(boxes), 3) for name in boxes[0].means}
 
 
-def variants(mark, means, alone=()):
-    """{label: mark}: with "all" terms, "without" each of them, and with those named in `alone` as the only one.
+def variants(mark, means):
+    """{label: mark}: with "all" terms, "without" each of them, and without each invariant of the cross term anywhere.
 
     Without its only term a mark is a constant, which says no more than P_dd: a mark of one term has no variants.
     """
-    if len(means) == 1:
+    terms = [name for name in means if name.startswith("h_")]
+    if len(terms) == 1:
         return {"all": mark}
-    marks = {"all": mark} | {f"without {name}": switched_off(mark, means, [name]) for name in means}
-    return marks | {f"{name} alone": switched_off(mark, means, [x for x in means if x != name]) for name in alone}
+    off = terms + (list(CROSSED) if mark.responses.crossed else [])
+    return {"all": mark} | {f"without {name}": switched_off(mark, means, [name]) for name in off}
 
 
 def errors_grown(spectra_by_set, labels, kmax=0.3, count=200):
@@ -126,11 +150,14 @@ def variance_shares(parts):
     return {name: float((h * away).mean() / (away * away).mean()) for name, h in parts.terms.items()}
 
 
+@torch.no_grad()
 def changes_of_M(parts):
-    """{term: rms change of M without it / rms of M about its mean}."""
+    """{term or invariant: rms change of M without it / rms of M about its mean}."""
     M = parts.M().double()
-    spread = float(M.std())
-    return {name: float((parts.M((name,)) - M).square().mean().sqrt()) / spread for name in parts.terms}
+    without = {name: parts.M((name,)) for name in parts.terms}
+    for name in parts.invariants:
+        without[name] = switched_off(parts.mark, parts.means, (name,))(parts.delta, parts.grid)
+    return {name: float((other - M).square().mean().sqrt() / M.std()) for name, other in without.items()}
 
 
 @torch.no_grad()

@@ -14,7 +14,11 @@ TERM_COLOURS = {"h_E0": BLUE, "h_E1": RED, "h_E2": GREEN, "h_I3": PINK, "h_x": O
 TERM_LABELS = {"h_x": r"$h_\times(E_0,E_2,I_3)$"} | {
     f"h_{name}": rf"$h({name[0]}_{name[1]})$" for name in ("E0", "E1", "E2", "I3")
 }
-LABELS = plots.LABELS | {"delta": r"$\log_{10}(1+\delta)$", "Delta": r"$\Delta/\sigma_\Delta$, marked field"}
+LABELS = plots.LABELS | {
+    "M": r"$M/\langle M\rangle$",
+    "delta": r"$\log_{10}(1+\delta)$",
+    "Delta": r"$\Delta/\sigma_\Delta$, marked field",
+}
 TOP = [["l0", "l1", "l2", "G"]]
 ROWS = [["delta", "E0", "E1", "E2", "I3", "Delta"], ["M", "h_E0", "h_E1", "h_E2", "h_I3", "h_x"]]
 
@@ -25,11 +29,11 @@ def start_of(mark):
 
 
 def panels(parts):
-    """{name: (n, n, n)} that figure and explorers draw: delta, invariants, Delta, M, and the terms less their means."""
+    """{name: (n, n, n)} that figure and explorers draw: delta, invariants, Delta, M over and terms less their means."""
     M = parts.M()
     Delta = marked_field(M, parts.delta)
     away = {name: h - parts.means[name] for name, h in parts.terms.items()}
-    return {"delta": parts.delta} | parts.invariants | {"Delta": Delta / Delta.std(), "M": M} | away
+    return {"delta": parts.delta} | parts.invariants | {"Delta": Delta / Delta.std(), "M": M / M.mean()} | away
 
 
 def ranges(fields):
@@ -152,22 +156,29 @@ def cross_maps(parts, I3=(-0.3, 0.0, 0.3)):
 
 
 def importance(ways):
-    """Bars for every term, one panel for each way of asking how much it matters.
+    """Bars for every term (hatched: an invariant wherever it enters), a panel for each way of asking how it matters.
 
     Parameters
     ----------
-    ways : {title: {term: number}}, or {title: {term: (number, low, high)}} with intervals.
+    ways : {title: {term or invariant: number}}, or {title: {...: (number, low, high)}} with intervals;
+        NaN where a way has no number.
     """
     figure, axes = plt.subplots(1, len(ways), figsize=(3.1 * len(ways), 2.9), sharey=True, layout="constrained")
     for ax, (title, numbers) in zip(np.atleast_1d(axes), ways.items(), strict=True):
         names = list(numbers)[::-1]
         value, low, high = np.array([np.broadcast_to(numbers[name], 3) for name in names]).T
-        labels = [TERM_LABELS[name].replace("(E_0,E_2,I_3)", "") for name in names]
-        bars = ax.barh(labels, value, color=[TERM_COLOURS[name] for name in names])
+        labels = [TERM_LABELS.get(name, f"{LABELS.get(name)} everywhere").split("(E_0,")[0] for name in names]
+        labels = [label + "$" * (label.count("$") % 2) for label in labels]
+        bars = ax.barh(labels, value, color=[TERM_COLOURS.get(name) or TERM_COLOURS[f"h_{name}"] for name in names])
+        for bar, name in zip(bars, names, strict=True):
+            bar.set_hatch(None if name in TERM_LABELS else "////")
+            bar.set_edgecolor("white")
         if (high > low).any():
             ax.errorbar(value, range(len(names)), xerr=(value - low, high - value), fmt="none", ecolor="0.3", capsize=3)
         else:
-            ax.bar_label(bars, fmt="{:.0%}", padding=3, fontsize=8)
+            ax.bar_label(
+                bars, ["" if np.isnan(x) else f"{x:.0%}".replace("-0%", "0%") for x in value], padding=3, fontsize=8
+            )
         ax.axvline(0, color="0.5", lw=0.6)
         ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         ax.margins(x=0.18)
@@ -176,7 +187,7 @@ def importance(ways):
 
 
 def likeness(M, imitation, grid, R2, axis=2, index=0):
-    """A slice of M, of the nearest classical mark on its scale, and voxel against voxel.
+    """A slice of M, of the nearest classical mark on its scale, and voxel against voxel, over the mean of M.
 
     Parameters
     ----------
@@ -184,13 +195,14 @@ def likeness(M, imitation, grid, R2, axis=2, index=0):
     R2 : share of the variance explained, for the title.
     """
     figure, axes = plt.subplots(1, 3, figsize=(10.5, 3.4), layout="constrained")
+    M, imitation = M / M.mean(), imitation / M.mean()
     low, high = plots.limits(M, "M")
     for ax, field, title in zip(axes, (M, imitation), ("learned $M$", "nearest classical, $a M_c + b$"), strict=False):
         picture = plots.slice_of(field, axis, index)
         drawn = ax.imshow(picture, cmap="cividis", vmin=low, vmax=high, extent=(0, grid.box_size) * 2)
         ax.set(title=title, xlabel=r"Mpc/$h$")
         ax.spines[:].set_visible(False)
-    figure.colorbar(drawn, ax=axes[:2], aspect=25, label="$M$")
+    figure.colorbar(drawn, ax=axes[:2], aspect=25, label=LABELS["M"])
     axes[2].hexbin(imitation.flatten(), M.flatten(), bins="log", gridsize=50, cmap="Greys", extent=(low, high) * 2)
     axes[2].plot([low, high], [low, high], color=RED, lw=1)
     axes[2].set(title=rf"$R^2 = {R2:.2f}$", xlabel="$a M_c + b$", ylabel="learned $M$", xlim=(low, high))

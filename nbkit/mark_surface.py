@@ -32,11 +32,11 @@ def surface_explorer(parts, R=8.0, level=1.6, cells=32):
     cells, corner = min(cells, grid.n), (slice(min(cells, grid.n)),) * 3
     delta_k = to_fourier(parts.delta, grid)
     density = 1 + to_real(delta_k * smoothing_kernel("gaussian", R, grid, delta_k), grid)[corner].numpy()
-    M = parts.M()[corner].numpy()
+    M = (parts.M() / parts.M().mean())[corner].numpy()
     bottom, top = np.quantile(density, (0.02, 0.995))
     height = slider("1 + delta", min(max(level, round(bottom, 1)), round(top, 1)), round(bottom, 1), round(top, 1), 0.1)
     side = cells * grid.cell_size
-    look = {"colorscale": "Cividis", "colorbar": {"title": "M"}, "flatshading": False}
+    look = {"colorscale": "Cividis", "colorbar": {"title": "M / mean"}, "flatshading": False}
     scene = {f"{a}axis": {"title": f"{a} [Mpc/h]", "range": (0, side)} for a in "xyz"} | {"aspectmode": "cube"}
     figure = go.FigureWidget(
         [go.Mesh3d(**look)], layout={"width": 620, "height": 520, "margin": {"t": 10, "b": 10}, "scene": scene}
@@ -54,7 +54,7 @@ def surface_explorer(parts, R=8.0, level=1.6, cells=32):
             mesh.intensity = surface.values.astype(np.float32)
         caption.value = (
             f"<b>1 + delta = {height.value:.1f}</b>, over {R:g} Mpc/h: {len(surface.faces)} triangles, on which "
-            f"M is {low:.3f} to {high:.3f}, in this corner of the box {M.min():.3f} to {M.max():.3f}"
+            f"M over its mean is {low:.2f} to {high:.2f}, in this corner of the box {M.min():.2f} to {M.max():.2f}"
         )
 
     observed(update, (height,))
@@ -75,7 +75,7 @@ def drawn(surface, cell_size, side):
     ax.set(xlabel="x [Mpc/h]", ylabel="y [Mpc/h]", zlabel="z [Mpc/h]")
     ax.view_init(22, -60)
     figure.subplots_adjust(left=0, right=0.92, bottom=0.06, top=1.06)
-    figure.colorbar(scale, ax=ax, label="$M$", shrink=0.6, pad=0.1)
+    figure.colorbar(scale, ax=ax, label=r"$M/\langle M\rangle$", shrink=0.6, pad=0.1)
     out = io.BytesIO()
     canvas.print_png(out)
     return out.getvalue()

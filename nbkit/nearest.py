@@ -11,7 +11,7 @@ from nbkit.spectra import spectra
 
 # The range of the paper's classical marks. p and delta_s are nearly degenerate: beyond it R2 hardly grows.
 P_EDGE, DELTA_S_EDGE = 2.5, 0.5
-SCALES = tuple(np.geomspace(4, 25, 19).round(1))
+SCALES = tuple(np.geomspace(0.5, 25, 27).round(1))
 STARTS = tuple((p, delta_s) for p in (-2.0, -1.0, 1.0, 2.0) for delta_s in (0.1, 0.3))
 
 
@@ -19,6 +19,7 @@ class Nearest(NamedTuple):
     """A classical mark M_c, and how much of M is explained by a M_c + b."""
 
     mark: ClassicalMark
+    a: float  # slope; where it is negative, M_c is turned upside down
     R2: float  # share of the variance of M, voxel by voxel
     R2_mass: float  # the same with every voxel weighed by its mass 1 + delta
     R2_field: float  # share of the marked field's power, beyond what is proportional to delta, up to kmax
@@ -45,8 +46,9 @@ def nearest_classical(M, delta, grid, kmax=0.3, scales=SCALES):
     _, p, delta_s, R = min(found)
     mark = ClassicalMark(float(p), float(delta_s), R)
     M_c = mark.of_modes(delta_k, grid)
+    x, y = (field.double() - field.double().mean() for field in (M_c, M))
     explained = r_squared(M_c, M), r_squared(M_c, M, 1 + delta), field_explained(M_c, M, delta, grid, kmax)
-    return Nearest(mark, *explained, max(ceilings))
+    return Nearest(mark, float((x * y).mean() / (x * x).mean()), *explained, max(ceilings))
 
 
 class _Known:
