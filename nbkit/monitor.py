@@ -67,7 +67,11 @@ def _draw_losses(ax, passes, train_loss, val_loss, at_chance):
     )
     ax.axhline(0, color="0.6", lw=1)
     ax.annotate("perfection", (0, 0), (4, 4), textcoords="offset points", color="0.4", fontsize=8)
-    ax.set(xlabel="simulation passes", ylabel="InfoNCE", ylim=(-0.2, max([at_chance, *train_loss]) * 1.05))
+    ax.set(
+        xlabel="simulation passes",
+        ylabel="InfoNCE",
+        ylim=(-0.2, min(max([at_chance, *train_loss, *val_loss]), 2 * at_chance) * 1.05),
+    )
 
 
 @torch.no_grad()
