@@ -1,5 +1,8 @@
 """Figures of parameter recovery: true against predicted, maps over the marks, learning curves, posteriors, coverage."""
 
+from contextlib import redirect_stdout
+from io import StringIO
+
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import LogNorm
@@ -24,7 +27,7 @@ def true_against_predicted(recovery, labels, of=("Omega_m", "sigma_8")):
             predicted = recovery.predicted[recovery.labels.index(label)].mean(0)[:, i]
             ax.plot([low, high], [low, high], color="0.6", lw=1)
             ax.plot(recovery.theta[:, i], predicted, "o", color=colour, ms=3, mfc="none", mew=0.8)
-            said = f"MSE {recovery.mse(label)[0, i]:.2g} of the prior's"
+            said = rf"MSE {recovery.mse(label)[0, i]:.2g} $\times$ prior variance"
             ax.text(0.97, 0.04, said, transform=ax.transAxes, ha="right", fontsize=8)
             ax.set(xlim=(low, high), ylim=(low, high), aspect=1, xlabel=f"true {TITLES[i]}")
         row[0].set_ylabel(f"predicted {TITLES[i]}")
@@ -49,6 +52,25 @@ def errors(recovery, labels):
     return figure
 
 
+def mse_maps(recovery, marks, of=("Omega_m", "sigma_8")):
+    """MSE of every classical mark in p and delta_s, over the variance of the prior, with half its 95 % interval below.
+
+    Parameters
+    ----------
+    marks : {label: ClassicalMark} of the recovery.
+    """
+    figure, axes, values = _maps(recovery.mse, marks, of)
+    for ax, i in zip(axes, map(PARAMETERS.index, of), strict=True):
+        value, low, high = values[:, i]
+        drawn = ax.pcolormesh(value, cmap="cividis", edgecolors="white", linewidth=1)
+        middle, digits = (value.min() + value.max()) / 2, 2 if value.min() > 0.1 else 3
+        for row, column in np.ndindex(*value.shape):
+            said = f"{value[row, column]:.{digits}f}\n±{(high - low)[row, column] / 2:.{digits}f}"
+            _cell(ax, column, row, said, dark=value[row, column] < middle, size=7)
+        figure.colorbar(drawn, ax=ax, location="right", label="MSE / variance of the prior", shrink=0.85, aspect=25)
+    return figure
+
+
 def ratio_maps(recovery, marks, over, of=("Omega_m", "sigma_8")):
     """MSE_classical / MSE_learned over the classical marks in p and delta_s: the paper's figure 4, bottom.
 
@@ -59,27 +81,16 @@ def ratio_maps(recovery, marks, over, of=("Omega_m", "sigma_8")):
     marks : {label: ClassicalMark} of the recovery.
     over : label of the learned mark.
     """
-    ps, saturations = sorted({m.p for m in marks.values()}), sorted({m.delta_s for m in marks.values()})
-    values = np.full((3, len(PARAMETERS), len(saturations), len(ps)), np.nan)
-    for label, mark in marks.items():
-        values[:, :, saturations.index(mark.delta_s), ps.index(mark.p)] = recovery.ratio(label, over)
-    size = (4.5 * len(of) + 0.9, 4.1)
-    figure, axes = plt.subplots(1, len(of), figsize=size, layout="constrained", sharey=True, squeeze=False)
+    figure, axes, values = _maps(lambda label: recovery.ratio(label, over), marks, of)
     kept = list(map(PARAMETERS.index, of))
-    reach = max(1.25, float(np.exp(np.nanmax(np.abs(np.log(values[0, kept]))))))
-    for ax, i in zip(axes[0], kept, strict=True):
-        drawn = ax.pcolormesh(
-            values[0, i], cmap="PuOr", norm=LogNorm(1 / reach, reach), edgecolors="white", linewidth=1
-        )
-        for (row, column), value in np.ndenumerate(values[0, i]):
-            unsure = values[1, i, row, column] <= 1 <= values[2, i, row, column]
-            _cell(ax, column, row, value, unsure, dark=abs(np.log(value)) > 0.7 * np.log(reach))
-        ax.set_xticks(np.arange(len(ps)) + 0.5, [f"{p:g}" for p in ps])
-        ax.set_yticks(np.arange(len(saturations)) + 0.5, [f"{s:g}" for s in saturations])
-        ax.set(title=TITLES[i], xlabel=r"exponent $p$ of the classical mark")
-        ax.spines[:].set_visible(False)
-        ax.tick_params(length=0)
-    axes[0, 0].set_ylabel(r"saturation $\delta_s$")
+    reach = max(1.25, float(np.exp(np.abs(np.log(values[0, kept])).max())))
+    for ax, i in zip(axes, kept, strict=True):
+        value, low, high = values[:, i]
+        drawn = ax.pcolormesh(value, cmap="PuOr", norm=LogNorm(1 / reach, reach), edgecolors="white", linewidth=1)
+        for row, column in np.ndindex(*value.shape):
+            unsure = low[row, column] <= 1 <= high[row, column]
+            dark = abs(np.log(value[row, column])) > 0.7 * np.log(reach)
+            _cell(ax, column, row, f"{value[row, column]:.2f}", dark, unsure)
     bar = figure.colorbar(
         drawn, ax=axes, label=r"MSE$_{\rm classical}\,/\,$MSE$_{\rm learned}$", shrink=0.85, aspect=25
     )
@@ -108,9 +119,10 @@ def learning_curves(recoveries, labels, of=("Omega_m", "sigma_8")):
         ax.set(xscale="log", yscale="log", title=TITLES[i], xlabel="simulations to train on")
         ax.set_xticks(counts, [str(count) for count in counts])
         ax.set_xticks([], minor=True)
-        ax.yaxis.set_major_formatter("{x:g}")
-        ax.yaxis.set_minor_formatter("{x:g}")
-        ax.tick_params(axis="y", which="minor", labelsize=7)
+        low, high = ax.get_ylim()
+        ticks = [t for t in (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0) if low < t < high]
+        ax.set_yticks(ticks, [f"{t:g}" for t in ticks])
+        ax.set_yticks([], minor=True)
     axes[0, 0].set_ylabel("MSE / variance of the prior")
     axes[0, -1].legend(fontsize=8)
     return figure
@@ -131,9 +143,10 @@ def corner(samples, truth, prior):
     names = list(PARAMETERS)
     ranges = dict(zip(names, np.asarray(prior).tolist(), strict=True))
     # Fixed smoothing: getdist's automatic choice warns about unconstrained parameters that end at the prior.
-    settings = {"ignore_rows": 0, "smooth_scale_1D": 0.35, "smooth_scale_2D": 0.45}
+    settings = {"smooth_scale_1D": 0.35, "smooth_scale_2D": 0.45}
     about = {"names": names, "labels": list(LATEX), "ranges": ranges, "settings": settings}
-    clouds = [MCSamples(samples=x, label=label, **about) for label, x in samples.items()]
+    with redirect_stdout(StringIO()):  # getdist says how many samples it did not remove
+        clouds = [MCSamples(samples=x, label=label, **about) for label, x in samples.items()]
     plotter = getdist_plots.get_subplot_plotter(width_inch=6.6)
     plotter.settings.figure_legend_frame = False
     plotter.settings.alpha_filled_add = 0.6
@@ -180,9 +193,28 @@ def _diagonal(ax, count, levels, confidence):
     ax.set(xlim=(0, 1), ylim=(0, 1))
 
 
-def _cell(ax, column, row, value, unsure, dark):
+def _maps(quantity, marks, of):
+    """A figure with axes in p and delta_s for each parameter, and quantity(label) (3, 5) of all marks on that grid."""
+    ps, saturations = sorted({m.p for m in marks.values()}), sorted({m.delta_s for m in marks.values()})
+    values = np.full((3, len(PARAMETERS), len(saturations), len(ps)), np.nan)
+    for label, mark in marks.items():
+        values[:, :, saturations.index(mark.delta_s), ps.index(mark.p)] = quantity(label)
+    size = (4.5 * len(of) + 0.9, 4.1)
+    figure, axes = plt.subplots(1, len(of), figsize=size, layout="constrained", sharey=True, squeeze=False)
+    for ax, i in zip(axes[0], map(PARAMETERS.index, of), strict=True):
+        ax.set_xticks(np.arange(len(ps)) + 0.5, [f"{p:g}" for p in ps])
+        ax.set_yticks(np.arange(len(saturations)) + 0.5, [f"{s:g}" for s in saturations])
+        ax.set(title=TITLES[i], xlabel=r"exponent $p$ of the classical mark")
+        ax.spines[:].set_visible(False)
+        ax.tick_params(length=0)
+    axes[0, 0].set_ylabel(r"saturation $\delta_s$")
+    return figure, axes[0], values
+
+
+def _cell(ax, column, row, said, dark, unsure=False, size=8):
+    """Write into a cell of a map, hatched if `unsure`."""
     if unsure:
         ax.add_patch(plt.Rectangle((column, row), 1, 1, fill=False, hatch="///", edgecolor="0.35", linewidth=0))
     box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.8} if unsure else None
     colour = "white" if dark and not unsure else "black"
-    ax.text(column + 0.5, row + 0.5, f"{value:.2f}", ha="center", va="center", fontsize=8, color=colour, bbox=box)
+    ax.text(column + 0.5, row + 0.5, said, ha="center", va="center", fontsize=size, color=colour, bbox=box)
