@@ -26,7 +26,7 @@ class Recipe:
     pretrain_batch, pretrain_rate : batch and learning rate of stage one.
     temperature, width, dimension : tau of the score, hidden width of the projectors, dimension D of the embeddings.
     negatives : counts and scales of the candidates.
-    kick : scatter of the mark's output layers at the start. 0 is M = 1 to the last bit, where a marked summary is the
+    kick : scatter of the output layer of h_0 at the start. 0 is M = 1 to the last bit, where a marked summary is the
         same for all simulations and the mark hears little but noise; a little lets it learn from the first step.
     standardise : show the heads summaries of about zero mean and unit scatter instead of raw ones.
     keep_metric : start stage two from the metric of stage one instead of the identity.

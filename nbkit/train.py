@@ -108,9 +108,9 @@ def train(
 
 
 def _kicked(mark, kick):
-    """The mark with output layers of scatter `kick`."""
-    if kick:
-        torch.nn.init.normal_(mark.responses.v, std=kick)
+    """The mark with an output layer of h_0, and of h_0 alone, that has the scatter `kick`."""
+    with torch.no_grad():
+        mark.responses.v[0].normal_(0, kick)
     return mark
 
 
