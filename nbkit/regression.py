@@ -5,6 +5,7 @@ its middle gives 1, perfection 0.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -99,9 +100,14 @@ class Recovery:
 
     def _resampled(self, error):
         """(draws, 5) means over simulations and repeats, both drawn with replacement, alike for every mark."""
-        rng = np.random.default_rng(self.seed)
-        simulations, repeats = (rng.multinomial(n, np.full(n, 1 / n), RESAMPLED) / n for n in error.shape[1::-1])
+        simulations, repeats = self._weights
         return np.einsum("rs,rsd->rd", repeats, np.tensordot(simulations, error, (1, 1)))
+
+    @cached_property
+    def _weights(self):
+        """(draws, N) and (draws, repeats): how often each is drawn, over their number."""
+        rng = np.random.default_rng(self.seed)
+        return [rng.multinomial(n, np.full(n, 1 / n), RESAMPLED) / n for n in self.predicted.shape[2:0:-1]]
 
 
 def recovery(spectra, theta, repeats=1, train=None, prior=PRIOR_LATIN_HYPERCUBE, recipe=None, seed=0, device="cpu"):
