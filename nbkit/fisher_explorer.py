@@ -75,7 +75,7 @@ def fisher_explorer(scan, kmax, plane=("Om", "s8")):
 
     controls = [slider, w.HBox([boxes[name] for name in boxes])]
     observed(update, [slider, *boxes.values()])
-    panels = [w.VBox([caption, image]), table]
+    panels = [w.VBox([caption, w.HBox([image, table], layout=w.Layout(align_items="flex-start"))])]
     explorer = Explorer("Fisher explorer", controls, panels, side_by_side(image.value))
     explorer.controls = [slider, *boxes.values()]
     return explorer
@@ -94,7 +94,8 @@ def _table(forecasts, fixed):
     for label, one in list(forecasts.items())[1:]:
         better = one.ratio(first, fixed)
         cells = zip(better.value, better.low, better.high, strict=True)
-        said = "".join("<td></td>" if np.isnan(v) else f"<td>{v:.2f} [{a:.2f}, {b:.2f}]</td>" for v, a, b in cells)
-        rows.append(f"<tr><td>better by, {label}</td>{said}</tr>")
-    style = "style='font-size:12px; border-spacing:10px 2px'"
+        small = "<br><small>{:.2f} to {:.2f}</small></td>"
+        said = "".join("<td></td>" if np.isnan(v) else f"<td>{v:.2f}{small.format(a, b)}" for v, a, b in cells)
+        rows.append(f"<tr><td>{label}:<br>better by</td>{said}</tr>")
+    style = "style='font-size:12px; line-height:15px; border-spacing:10px 3px; white-space:nowrap; text-align:left'"
     return f"<table {style}><tr><th>sigma</th>{head}</tr>{''.join(rows)}</table>"

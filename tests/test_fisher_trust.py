@@ -151,8 +151,8 @@ def test_explorer_redraws_from_what_it_holds(spectra_by_set):
     sets, _ = spectra_by_set
     explorer = fisher_explorer(by_kmax(sets, (UNMARKED, "mark"), count=20), kmax=0.35)
     slider, *boxes = explorer.controls
-    caption, image = explorer.children[1].children[0].children
-    table = explorer.children[1].children[1]
+    caption, below = explorer.children[1].children[0].children
+    image, table = below.children
     assert "kmax = 0.350 h/Mpc" in caption.value
     assert "7 bins" in caption.value
     for control, value in ((slider, 0.4), (boxes[2], True), (boxes[0], True)):
