@@ -214,8 +214,10 @@ def voxel_explorer(parts, at=None):
             f"<b>voxel {voxel[0]}, {voxel[1]}, {voxel[2]}</b>: 1 + δ = {float(1 + parts.delta[voxel]):.2f}<br>"
             f"η = {base:.2f} {said} = <b>{eta:.2f}</b>, M = <b>{M:.3g}</b>, {M / mean:.2f} of its mean"
         )
-        with map.batch_update():
-            map.data[1].x, map.data[1].y = [voxel[0]], [voxel[1]]
+        # A figure that changes before it is shown is shown empty, so the first call must leave it alone.
+        if (map.data[1].x[0], map.data[1].y[0]) != voxel[:2]:
+            with map.batch_update():
+                map.data[1].x, map.data[1].y = [voxel[0]], [voxel[1]]
 
     def slice_again(_):
         map.data[0].z = plots.shown(plots.slice_of(parts.delta, 2, z.value), "delta")

@@ -15,7 +15,7 @@ from nbkit import plots
 from nbkit.grid import to_fourier, to_real
 from nbkit.mark import smoothing_kernel
 from nbkit.surface import isosurface
-from nbkit.widgets import Explorer, observed, slider
+from nbkit.widgets import Explorer, slider
 
 
 def surface_explorer(parts, R=8.0, level=1.6, cells=32):
@@ -36,28 +36,32 @@ def surface_explorer(parts, R=8.0, level=1.6, cells=32):
     bottom, top = np.quantile(density, (0.02, 0.995))
     height = slider("1 + delta", min(max(level, round(bottom, 1)), round(top, 1)), round(bottom, 1), round(top, 1), 0.1)
     side = cells * grid.cell_size
-    look = {"colorscale": "Cividis", "colorbar": {"title": "M / mean"}, "flatshading": False}
+    look = {"colorscale": "Cividis", "colorbar": {"title": "M / mean"}}
     scene = {f"{a}axis": {"title": f"{a} [Mpc/h]", "range": (0, side)} for a in "xyz"} | {"aspectmode": "cube"}
-    figure = go.FigureWidget(
-        [go.Mesh3d(**look)], layout={"width": 620, "height": 520, "margin": {"t": 10, "b": 10}, "scene": scene}
-    )
+    scene["camera"] = {"eye": {"x": 1.5, "y": -1.7, "z": 0.9}}
+    layout = {"width": 620, "height": 520, "margin": {"t": 10, "b": 10, "l": 10, "r": 10}, "scene": scene}
     caption = w.HTML()
 
-    def update():
+    def mesh():
         surface = isosurface(density, height.value, M)
-        points, mesh = (surface.points + 0.5) * grid.cell_size, figure.data[0]
         low, high = np.quantile(surface.values, (0.02, 0.98))
-        with figure.batch_update():
-            mesh.cmin, mesh.cmax = low, high
-            mesh.x, mesh.y, mesh.z = points.T.astype(np.float32)
-            mesh.i, mesh.j, mesh.k = surface.faces.T.astype(np.int32)
-            mesh.intensity = surface.values.astype(np.float32)
         caption.value = (
             f"<b>1 + delta = {height.value:.1f}</b>, over {R:g} Mpc/h: {len(surface.faces)} triangles, on which "
             f"M over its mean is {low:.2f} to {high:.2f}, in this corner of the box {M.min():.2f} to {M.max():.2f}"
         )
+        corners = zip("xyz", ((surface.points + 0.5) * grid.cell_size).T.astype(np.float32), strict=True)
+        sides = zip("ijk", surface.faces.T.astype(np.int32), strict=True)
+        return {
+            **dict(corners),
+            **dict(sides),
+            "intensity": surface.values.astype(np.float32),
+            "cmin": low,
+            "cmax": high,
+        }
 
-    observed(update, (height,))
+    # A figure that changes before it is shown is shown empty, so it starts with the surface it is going to show.
+    figure = go.FigureWidget([go.Mesh3d(**look, **mesh())], layout=layout)
+    height.observe(lambda _: figure.data[0].update(mesh()), names="value")
     static = drawn(isosurface(density, height.value, M), grid.cell_size, side)
     return Explorer("M on a surface of equal density, in 3D", [height], [w.VBox([caption, figure])], static)
 

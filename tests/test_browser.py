@@ -106,7 +106,7 @@ class Notebook:
         self.name, self.problems = name, []
         self.page = browser.new_page(viewport={"width": 1400, "height": 1000})
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
-        self.page.goto(f"{address}/lab/tree/{name}?token={token}&reset")
+        self.page.goto(f"{address}/lab/tree/{name}?token={token}&reset", timeout=120_000)
         self.page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell", timeout=60_000)
         self.page.get_by_text("| Idle").wait_for(timeout=60_000)
         # Stored outputs would count as drawn: clear them before running.
@@ -312,16 +312,14 @@ def test_voxel_picker(introspection):
         introspection.says(slider, f"voxel {voxel[0]}, {voxel[1]}, {voxel[2]}")
     explorer = slider.locator("xpath=ancestor::div[contains(@class, 'jp-OutputArea-output')][1]")
     explorer.scroll_into_view_if_needed()
+    assert explorer.locator(".js-plotly-plot .heatmaplayer image").count() == 1, "the map must be drawn"
     map = explorer.locator(".js-plotly-plot .nsewdrag").first
-    box = map.bounding_box()
-    map.click(position={"x": box["width"] * 0.25, "y": box["height"] * 0.25})
-    # A quarter from the left and from the top of 64 cells, give or take the cell that is hit.
-    for _ in range(40):
-        x, y, z = picked(introspection, slider)
-        if abs(x - 15.5) <= 1.5 and abs(y - 47.5) <= 1.5:
-            break
-        introspection.page.wait_for_timeout(400)
-    assert abs(x - 15.5) <= 1.5 and abs(y - 47.5) <= 1.5 and z == voxel[2], "the click must pick the voxel under it"
+    # The middle of the cell in column 47 from the left and row 15 from the bottom, of 64, then of its mirror image.
+    for column, row in ((47, 15), (15, 47)):
+        box = map.bounding_box()
+        position = {"x": box["width"] * (column + 0.5) / 64, "y": box["height"] * (1 - (row + 0.5) / 64)}
+        map.click(position=position)
+        introspection.says(slider, f"voxel {column}, {row}, {voxel[2]}:")
     introspection.shot(slider, "04_voxel")
 
 
@@ -333,7 +331,7 @@ def test_mark_in_three_dimensions(introspection):
     introspection.says(level, f"1 + delta = {float(was) + 0.1:.1f}")
     assert re.search(triangles, introspection.text(level))[2] != count, "another level is another surface"
     explorer = level.locator("xpath=ancestor::div[contains(@class, 'jp-OutputArea-output')][1]")
-    assert explorer.locator(".js-plotly-plot canvas").count() > 0, "the surface must be drawn"
+    explorer.locator(".js-plotly-plot canvas").first.wait_for(state="attached", timeout=30_000)
     introspection.page.wait_for_timeout(1500)
     introspection.shot(level, "04_surface")
 

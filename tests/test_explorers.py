@@ -96,6 +96,16 @@ def test_a_click_on_the_map_moves_the_sliders(parts):
     assert [control.value for control in controls(explorer)] == [11, 9, 5]
 
 
+def test_plotly_figures_are_not_touched_before_they_are_shown(parts):
+    """Edits before the first view leave the view empty in JupyterLab; the browser tests see it, this one says why."""
+    map = explorers.voxel_explorer(parts).children[1].children[0]
+    mesh = mark_surface.surface_explorer(parts, R=20.0).children[1].children[0].children[1]
+    for figure in (map, mesh):
+        assert figure._last_trace_edit_id == figure._last_layout_edit_id == 0
+    map.data[1].x = [1]
+    assert map._last_trace_edit_id > 0
+
+
 def test_waterfall_bars_join_end_to_end(parts):
     fall = explorers.Waterfall(parts)
     fall.show(-1.0, [0.5, -0.2, 0.1, 0.0, 0.3])
