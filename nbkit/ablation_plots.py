@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
-from nbkit.ablation_table import CLASSICAL, ENDS, FULL, QUANTITIES
+from nbkit.ablation_table import CLASSICAL, ENDS, FULL, QUANTITIES, WIDE
 from nbkit.fisher import UNMARKED
 from nbkit.plots import BLACK, BLUE, GREEN, ORANGE, RED
 
@@ -25,27 +25,24 @@ LOOKS = {
 def against_kmax(rows):
     """sigma (top) and MSE (bottom) of Omega_m and sigma_8 against kmax: the paper's figure 7, with recovery below.
 
-    Every training seed is a point with its 95 % interval; lines join their means. A mark that constrains nothing (fewer
-    numbers than parameters) has no point.
+    Every training is a point with its 95 % interval; lines join their means: full for marks trained at each kmax, dashed
+    with open symbols for those trained up to the largest. A mark that constrains nothing (fewer numbers than parameters)
+    has no point.
     """
-    figure, axes = plt.subplots(2, 2, figsize=(9.0, 6.6), layout="constrained", sharex=True)
+    figure, axes = plt.subplots(2, 2, figsize=(9.0, 6.8), layout="constrained", sharex=True)
+    wide = next((row["mark"].partition(WIDE)[1:] for row in rows if WIDE in row["mark"]), None)
     for ax, quantity in zip(axes.flat, QUANTITIES, strict=True):
-        for i, (mark, (colour, marker, label)) in enumerate(LOOKS.items()):
-            mine = [row for row in rows if row["mark"] == mark and np.isfinite(row[quantity])]
-            shift = 0.003 * (i - 2)
-            kmaxes = sorted({row["kmax"] for row in mine})
-            means = [np.exp(np.mean([np.log(r[quantity]) for r in mine if r["kmax"] == k])) for k in kmaxes]
-            ax.plot(np.array(kmaxes) + shift, means, color=colour, lw=1)
-            for row in mine:
-                _point(ax, row["kmax"] + shift, row, quantity, colour, marker)
-            ax.plot([], [], marker, color=colour, ls="-", ms=5, label=label)
+        for i, (mark, look) in enumerate(LOOKS.items()):
+            _line(ax, rows, mark, quantity, look, 0.003 * (i - 2))
+            if wide and mark in ("l_max = 0", FULL):
+                _line(ax, rows, mark + "".join(wide), quantity, look, 0.003 * (i - 2), "".join(wide))
         ax.set(yscale="log", ylabel=LABELS[quantity])
         ax.yaxis.set_major_formatter(plt.FuncFormatter(lambda y, _: f"{y:g}"))
         ax.yaxis.set_minor_formatter(plt.NullFormatter())
     for ax in axes[1]:
         ax.set_xlabel(r"$k_{\max}$ [$h$/Mpc]")
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, ncols=len(labels), loc="outside upper center", fontsize=9)
+    figure.legend(handles, labels, ncols=4, loc="outside upper center", fontsize=9)
     return figure
 
 
@@ -74,11 +71,23 @@ def switched_off(rows):
     return figure
 
 
-def _point(ax, at, row, name, colour, marker, across=False):
+def _line(ax, rows, mark, quantity, look, shift, wide=""):
+    colour, marker, label = look
+    mine = [row for row in rows if row["mark"] == mark and np.isfinite(row[quantity])]
+    kmaxes = sorted({row["kmax"] for row in mine})
+    means = [np.exp(np.mean([np.log(row[quantity]) for row in mine if row["kmax"] == k])) for k in kmaxes]
+    face = {"mfc": "white"} if wide else {}
+    ax.plot(np.array(kmaxes) + shift, means, "--" if wide else "-", color=colour, lw=1)
+    for row in mine:
+        _point(ax, row["kmax"] + shift, row, quantity, colour, marker, **face)
+    ax.plot([], [], marker, color=colour, ls="--" if wide else "-", ms=5, label=label + wide, **face)
+
+
+def _point(ax, at, row, name, colour, marker, across=False, **look):
     value, low, high = (row[name + end] for end in ENDS)
     reach = [[value - low], [high - value]]
     where = {"x": [value], "y": [at], "xerr": reach} if across else {"x": [at], "y": [value], "yerr": reach}
-    ax.errorbar(**where, fmt=marker, color=colour, ms=5, lw=1.2, capsize=2)
+    ax.errorbar(**where, fmt=marker, color=colour, ms=5, lw=1.2, capsize=2, **look)
 
 
 def _few_ticks(ax):

@@ -17,9 +17,10 @@ SETS = ("BSQ", "latin_hypercube", *FISHER_SETS)
 # Weighs dense regions down, as the best of the 48 classical marks do at the paper's kmax; notebook 05 shows it, too.
 CLASSICAL, REFERENCE = "p=2 ds=0", ClassicalMark(2.0, 0.0)
 FULL = "l_max = 2"
+WIDE = ", trained to"  # for marks that are used below the kmax of their training
 QUANTITIES = ("sigma_Om", "sigma_s8", "mse_Om", "mse_s8")
 ENDS = ("", "_low", "_high")
-COLUMNS = ("mark", "kmax", "l_max", "residual", "cross", "seed", "run", "val_loss")
+COLUMNS = ("mark", "kmax", "trained_kmax", "l_max", "residual", "cross", "seed", "run", "val_loss")
 NUMBERS = tuple(f"{q}{ratio}{end}" for q in QUANTITIES for ratio in ("", "_ratio") for end in ENDS)
 
 
@@ -73,9 +74,10 @@ def evaluation(marks, simulations, kmax, repeats=2, resampling=400, seed=0, clie
 
 
 def table(cases, preset, data_root=None, **options):
-    """Rows, as dicts of `COLUMNS` and `NUMBERS`, of all Cases, and of P_dd and a classical mark at each kmax and seed.
+    """Rows, as dicts of `COLUMNS` and `NUMBERS`: every Case at its own kmax, beside P_dd and a classical mark.
 
-    Ratios are to the full mark (l_max = 2, nothing switched off) of the same kmax and seed.
+    Marks trained up to the largest kmax are used at smaller ones, too, as in the paper. Ratios are to the full mark
+    (l_max = 2, nothing switched off) that was trained at the same kmax with the same seed.
 
     Parameters
     ----------
@@ -83,16 +85,22 @@ def table(cases, preset, data_root=None, **options):
     options : passed to `evaluation`.
     """
     runs, simulations, rows = trained(cases, preset), suite(preset, sets=SETS, data_root=data_root), []
+    largest = max(case.kmax for case in cases)
     for kmax, seed in dict.fromkeys((case.kmax, case.seed) for case in cases):
-        mine = {case.mark: (case, run) for case, run in runs.items() if (case.kmax, case.seed) == (kmax, seed)}
-        marks = {CLASSICAL: REFERENCE} | {label: run.mark for label, (_, run) in mine.items()}
+        mine = {case.mark: case for case in cases if (case.kmax, case.seed) == (kmax, seed)}
+        if kmax < largest:
+            wide = (
+                case for case in cases if (case.kmax, case.seed) == (largest, seed) and case.residual and case.cross
+            )
+            mine |= {f"{case.mark}{WIDE} {largest:g}": case for case in wide}
+        marks = {CLASSICAL: REFERENCE} | {label: runs[case].mark for label, case in mine.items()}
         result = evaluation(marks, simulations, kmax, **options)
         for label in (UNMARKED, *marks):
-            case, run = mine.get(label, (None, None))
-            about = dict.fromkeys(COLUMNS) | {"mark": label, "kmax": kmax, "seed": seed}
-            about |= {} if case is None else asdict(case)
-            about |= {} if run is None else {"run": run.folder.name, "val_loss": run.best_loss}
-            rows.append(about | numbers(result, label))
+            row = dict.fromkeys(COLUMNS) | {"mark": label, "seed": seed}
+            if label in mine:
+                case, run = mine[label], runs[mine[label]]
+                row |= asdict(case) | {"trained_kmax": case.kmax, "run": run.folder.name, "val_loss": run.best_loss}
+            rows.append(row | {"kmax": kmax} | numbers(result, label))
     return rows
 
 
@@ -123,7 +131,10 @@ def read(path):
         for row in csv.DictReader(file):
             about = {name: flags.get(row[name], row[name]) for name in COLUMNS}
             about |= {name: None if row[name] == "" else int(row[name]) for name in ("l_max", "seed")}
-            about |= {name: None if row[name] == "" else float(row[name]) for name in ("kmax", "val_loss", *NUMBERS)}
+            about |= {
+                name: None if row[name] == "" else float(row[name])
+                for name in ("kmax", "trained_kmax", "val_loss", *NUMBERS)
+            }
             rows.append(about)
     return rows
 
@@ -131,7 +142,8 @@ def read(path):
 def row_of(rows, run):
     """The row of a table that a Run made, or would make."""
     case = case_of(run)
-    mine = [row for row in rows if case and all(row[name] == value for name, value in asdict(case).items())]
+    own = (row for row in rows if row["trained_kmax"] == row["kmax"])
+    mine = [row for row in own if case and all(row[name] == value for name, value in asdict(case).items())]
     if not mine:
         listed = ", ".join(sorted({row["run"] for row in rows if row["run"]}))
         raise ValueError(
