@@ -69,12 +69,23 @@ def fisher(sample, W):
 
 def log_sigmas(F):
     """Natural logarithm of the marginalised errors (5,) from a Fisher matrix in units of the steps."""
-    if not bool((torch.linalg.eigvalsh(F.detach()) > 0).all()):
+    scale = F.detach().diagonal().clamp(min=0).sqrt()
+    # In units of its diagonal, and not merely above 0: rounding makes a singular matrix positive as often as not.
+    if not bool((scale > 0).all() and (torch.linalg.eigvalsh(F.detach() / torch.outer(scale, scale)) > 1e-9).all()):
         raise ValueError(
             "The derivatives of the spectra are mostly noise: when it is taken off, nothing is left of the information "
             "on some parameter. Use more pairs or a higher kmax."
         )
     return 0.5 * torch.linalg.inv(F).diagonal().log() + F.new_tensor(STEPS.tolist()).log()
+
+
+def halves(sample, generator):
+    """Rows of two disjoint halves drawn at random, each as (fiducial, pairs)."""
+    both = []
+    for count in (len(sample.fiducial), sample.pairs.shape[2]):
+        order = torch.randperm(count, generator=generator)
+        both.append((order[: count // 2], order[count // 2 :]))
+    return list(zip(*both, strict=True))
 
 
 def cross_validated(sample, generator, splits=SPLITS):
@@ -86,12 +97,21 @@ def cross_validated(sample, generator, splits=SPLITS):
     generator : torch.Generator that draws the halves.
     splits : how many divisions.
     """
-    n, pairs, F = len(sample.fiducial), sample.pairs.shape[2], 0
+    F = 0
     for _ in range(splits):
-        f, p = (torch.randperm(count, generator=generator) for count in (n, pairs))
-        A, B = sample.rows(f[: n // 2], p[: pairs // 2]), sample.rows(f[n // 2 :], p[pairs // 2 :])
+        A, B = (sample.rows(*rows) for rows in halves(sample, generator))
         F = F + fisher(B, weights(A)) + fisher(A, weights(B))
     return log_sigmas(F / (2 * splits))
+
+
+def linearised(F_few, F):
+    """log sigma (5,) to first order in how F from few simulations differs from F, which is not differentiated.
+
+    F of a few pairs may be so noisy that it has no inverse; to first order none is needed, and noise averages out.
+    """
+    F = F.detach()
+    C = torch.linalg.inv(F)
+    return log_sigmas(F) - 0.5 * (C @ (F_few - F) @ C).diagonal() / C.diagonal()
 
 
 def naive(sample):

@@ -17,20 +17,24 @@ from nbkit.checkpoint import (
     write_atomically,
     write_tensors,
 )
-from nbkit.information import cross_validated, wanted_rows
+from nbkit.information import cross_validated, fisher, halves, linearised, wanted_rows
+from nbkit.information import weights as weights_of
 from nbkit.progress import HISTORY, Bar, Progress
 from nbkit.trainer import TrainingDiverged
 
 # Divisions into halves behind a loss that is reported; a step makes do with fewer.
 REPORTED_SPLITS = 10
+# Fewest fiducial simulations and pairs of a step: both halves of it must tell a covariance of five numbers.
+LEAST = (32, 6)
 
 
 class InformationTrainer:
     """Trains a mark and keeps `last.safetensors` and `best.safetensors` in a folder.
 
-    Each step takes the gradient of the objective with respect to the table of all training spectra, with halves drawn
-    anew, and sends some of the boxes back through the mark, which renews their rows. An epoch sends every box once, and
-    then the whole table is measured again. With a recipe.batch of all boxes every step has the exact gradient.
+    An epoch begins with a table of the spectra of all boxes. Each step draws two halves of the training boxes: the
+    table of one half gives the weights W, and a batch from the other half, measured anew, what they are worth. The
+    gradient with respect to the spectra of the batch then goes back through the mark, box by box: memory does not grow.
+    W is taken as given, for at the best W the information does not change with it to first order.
 
     Parameters
     ----------
@@ -52,10 +56,11 @@ class InformationTrainer:
         self.progress, self.stopped, self._wanted = Progress("marked"), False, wanted_rows(parameters)
         boxes = sum(len(rows) * each for rows, each in zip(data.training, (1, 10), strict=True))
         self.steps = max(1, round(boxes / recipe.batch))
-        if min(map(len, data.training)) < self.steps:
+        few = [len(rows) // self.steps for rows in data.training]
+        if few[0] < LEAST[0] or few[1] < LEAST[1]:
             raise ValueError(
-                f"batch is {recipe.batch}, which makes {self.steps} steps of {len(data.training[1])} pairs; a step "
-                f"needs a pair, so use a batch of {-(-boxes // len(data.training[1]))} or more."
+                f"batch is {recipe.batch}, which makes {self.steps} steps of {few[0]} fiducial boxes and {few[1]} "
+                f"pairs; a step needs {LEAST[0]} and {LEAST[1]}, so use a larger batch or more simulations."
             )
         for parameter in mark.parameters():
             parameter.requires_grad_(True)
@@ -118,25 +123,31 @@ class InformationTrainer:
         return chunks
 
     def _step(self, step, fiducial, pairs):
-        """One optimiser step; the objective, log sigma on average over the wanted parameters, as the table has it."""
-        now, (all_fiducial, all_pairs) = self.progress, self.data.training
-        table = self.table.requires_grad_(True)
+        """One optimiser step; the objective, log sigma on average over the wanted parameters, of the batch."""
+        now, everyone = self.progress, self.data.training
+        rows = self.data.rows(fiducial, pairs)
+        spectra = self.data.measured(self.mark, rows).requires_grad_(True)
+        sample = self.data.sample(self.table, *everyone)
         try:
-            drawn = generator(self.seed, DRAWN, now.epoch, step)
-            loss = cross_validated(self.data.sample(table, all_fiducial, all_pairs), drawn)[self._wanted].mean()
+            F, F_few = 0, 0
+            A, B = halves(sample, generator(self.seed, DRAWN, now.epoch, step))
+            for (f, p), others in ((A, B), (B, A)):
+                W = weights_of(sample.rows(*others))
+                F = F + fisher(sample.rows(f, p), W) / 2
+                mine = (
+                    x[torch.isin(x, kept[y])] for x, kept, y in zip((fiducial, pairs), everyone, (f, p), strict=True)
+                )
+                F_few = F_few + fisher(self.data.sample(spectra, *mine), W) / 2
+            loss = linearised(F_few, F)[self._wanted].mean()
         except ValueError as problem:
             raise self._diverged(f"step {step + 1}", str(problem)) from problem
-        (cotangents,) = torch.autograd.grad(loss, table)
-        self.table, loss = table.detach(), float(loss.detach())
-        # Some boxes stand for all: of the fiducial ones and of the pairs different shares.
-        cotangents[: self.data.joined.fiducial] *= len(all_fiducial) / len(fiducial)
-        cotangents[self.data.joined.fiducial :] *= len(all_pairs) / len(pairs)
+        (cotangents,) = torch.autograd.grad(loss, spectra)
         for parameter in self.mark.parameters():
             parameter.grad = torch.zeros_like(parameter)
-        self.data.backpropagated(self.mark, self.data.rows(fiducial, pairs), cotangents, self.table)
-        norm = float(clip_grad_norm_(self.mark.parameters(), self.recipe.clip))
+        self.data.backpropagated(self.mark, rows, cotangents)
+        loss, norm = loss.item(), float(clip_grad_norm_(self.mark.parameters(), self.recipe.clip))
         if not (isfinite(loss) and isfinite(norm)):
-            raise self._diverged(f"step {step + 1}", f"the norm of the gradient is {norm:.4g}")
+            raise self._diverged(f"step {step + 1}", f"the loss is {loss:.4g} and the norm of its gradient {norm:.4g}")
         rate = now.rate(self.recipe.learning_rate, self.recipe, self.steps, self.recipe.epochs)
         self.optimizer.param_groups[0]["lr"] = rate
         self.optimizer.step()

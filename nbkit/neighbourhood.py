@@ -10,6 +10,7 @@ import hashlib
 import torch
 
 from nbkit.batches import SPLIT, fingerprint, generator
+from nbkit.cosmology import PARAMETERS
 from nbkit.fields import Fields
 from nbkit.information import Sample
 from nbkit.objective import micro_batch, slices
@@ -65,6 +66,11 @@ class Neighbourhood:
     def __init__(self, simulations, kmax, validation, seed, processes, memory=None):
         self.joined, self.kmax, self.processes = Joined(simulations), kmax, processes
         self.grid, self.bins = self.joined.grid, len(self.joined.grid.bins(kmax).k)
+        if self.bins < len(PARAMETERS):
+            raise ValueError(
+                f"kmax is {kmax:g} h/Mpc, which leaves {self.bins} bins; P_dd alone, the reference, needs "
+                f"{len(PARAMETERS)} or more for as many parameters: choose a higher kmax."
+            )
         self.fields = Fields(self.joined, processes.device, memory)
         self._micro = micro_batch(self.grid, processes.device)
         self.training, self.held_out = [], []
@@ -94,29 +100,25 @@ class Neighbourhood:
         return torch.zeros(len(self.joined), 3 * self.bins, dtype=torch.float64)
 
     @torch.no_grad()
-    def measured(self, mark):
-        """The table of all spectra."""
-        table, rows = self.empty_table(), torch.arange(len(self.joined))
-        for part, s in self._spectra(mark, rows):
+    def measured(self, mark, rows=None):
+        """The table of all spectra, or of those in `rows` with zeros elsewhere."""
+        table = self.empty_table()
+        for part, s in self._spectra(mark, torch.arange(len(self.joined)) if rows is None else rows):
             table[part] = s.double().cpu()
-        return self._summed(table)
+        return self.processes.summed(table.to(self.processes.device)).cpu()
 
-    def backpropagated(self, mark, rows, cotangents, table):
-        """Add to the gradients of the mark those of sum(cotangents * spectra) over `rows`; renew these rows of a table.
+    def backpropagated(self, mark, rows, cotangents):
+        """Add to the gradients of the mark those of sum(cotangents * spectra) over `rows`.
 
         Parameters
         ----------
         rows : (m,) boxes that are sent through the mark.
         cotangents : (boxes, 3 b) gradient with respect to the table.
-        table : (boxes, 3 b) changed in place.
         """
-        fresh = self.empty_table()
         for part, s in self._spectra(mark, rows):
             (s * cotangents[part].to(s)).sum().backward()
-            fresh[part] = s.detach().double().cpu()
-        table[rows] = self._summed(fresh)[rows]
         gradients = [p.grad for p in mark.parameters() if p.grad is not None]
-        if self.processes.size > 1 and gradients:
+        if self.processes.size > 1:
             total = self.processes.summed(torch.cat([g.flatten() for g in gradients]))
             for g, whole in zip(gradients, total.split([g.numel() for g in gradients]), strict=True):
                 g.copy_(whole.view_as(g))
@@ -128,6 +130,3 @@ class Neighbourhood:
         for part, delta in zip(parts, self.fields.parts(parts), strict=True):
             power = marked_spectra(mark, delta, grid=self.grid, kmax=self.kmax)
             yield part, torch.cat([power.P_dd, power.P_dm, power.P_mm], dim=-1)
-
-    def _summed(self, table):
-        return self.processes.summed(table.to(self.processes.device)).cpu()
