@@ -25,9 +25,8 @@ LOOKS = {
 def against_kmax(rows):
     """sigma (top) and MSE (bottom) of Omega_m and sigma_8 against kmax: the paper's figure 7, with recovery below.
 
-    Every training is a point with its 95 % interval; lines join their means: full for marks trained at each kmax, dashed
-    with open symbols for those trained up to the largest. A mark that constrains nothing (fewer numbers than parameters)
-    has no point.
+    Every training is a point with its 95 % interval; lines join their means: full if trained at that kmax, dashed
+    for those trained up to the largest. Marks that constrain nothing (fewer numbers than parameters) have no point.
     """
     figure, axes = plt.subplots(2, 2, figsize=(9.0, 6.8), layout="constrained", sharex=True)
     wide = next((row["mark"].partition(WIDE)[1:] for row in rows if WIDE in row["mark"]), None)
