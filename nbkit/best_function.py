@@ -10,10 +10,8 @@ import torch
 
 from nbkit.batches import DRAWN, generator
 from nbkit.grid import to_fourier, to_real
-from nbkit.information import Sample, cross_validated, wanted_rows
+from nbkit.information import cross_validated, sample_of, wanted_rows
 from nbkit.mark import smoothing_kernel
-from nbkit.neighbourhood import Joined
-from nbkit.suite import DERIVATIVES
 
 # Nodes of B_j in sgn(delta) log(1 + |delta|): from deep voids, -0.9, to knots, 1.5. Beyond them M stays constant.
 LOW, HIGH, NODES = -0.65, 0.9, 10
@@ -65,55 +63,49 @@ def _bumps(t):
 
 
 @torch.no_grad()
-def cross_spectra(simulations, R, kmax):
-    """(boxes, b, T) spectra of all pairs of the fields delta, B_1 (1 + delta), ... of each box, T pairs in a row."""
-    boxes = Joined(simulations)
-    grid = boxes.grid
-    bins = grid.bins(kmax)
+def cross_spectra(data, rows, R):
+    """(m, b, T) spectra of all T pairs of the fields delta, B_1 (1 + delta), B_2 (1 + delta), ... of boxes, by row."""
+    bins = data.grid.bins(data.kmax)
     order = torch.argsort(bins.bin, stable=True)
     mode, root = bins.mode[order].long(), bins.weight[order].sqrt()
     sizes = torch.bincount(bins.bin.long()).tolist()
     first, second = torch.triu_indices(NODES + 1, NODES + 1)
     table = []
-    for row in range(len(boxes)):
-        delta = boxes[[row]][0]
-        delta_k = to_fourier(delta, grid)
-        delta_R = to_real(delta_k * smoothing_kernel("gaussian", R, grid, delta_k), grid)
-        marked = to_fourier(_bumps(_seen(delta_R)) * (1 + delta), grid)
+    for delta in data.fields.parts(rows[:, None]):
+        delta = delta[0].cpu()
+        delta_k = to_fourier(delta, data.grid)
+        delta_R = to_real(delta_k * smoothing_kernel("gaussian", R, data.grid, delta_k), data.grid)
+        marked = to_fourier(_bumps(_seen(delta_R)) * (1 + delta), data.grid)
         modes = torch.cat([delta_k[None], marked]).flatten(1)[:, mode] * root
         grams = [(x @ x.conj().T).real[first, second] for x in modes.split(sizes, dim=1)]
         table.append(torch.stack(grams).double())
-    return torch.stack(table), boxes
+    return torch.stack(table)
 
 
 def spectra_of(table, c):
-    """(boxes, 3 b) P_dd, P_dm, P_mm of the mark with coefficients c, from `cross_spectra`."""
+    """(m, 3 b) P_dd, P_dm and P_mm of the mark with coefficients c, from `cross_spectra`."""
     first, second = torch.triu_indices(NODES + 1, NODES + 1)
     c = torch.cat([c.new_zeros(1), c])
     twice = torch.where(first == second, 1, 2)
     return torch.cat([table[..., 0], table[..., first == 0] @ c, table @ (twice * c[first] * c[second])], dim=-1)
 
 
-def best_function(simulations, kmax, parameters=("Omega_m", "sigma_8"), R=10.0, seed=0):
-    """The DensityMark with the most information on these simulations, from cross-validated halves.
+def best_function(data, parameters, R=10.0, seed=0):
+    """The DensityMark with the most information on the training boxes, by cross-validated halves.
 
     Parameters
     ----------
-    simulations : a suite, or a dict of sets, with "fiducial" and the ten derivative sets; those to train on.
-    kmax : largest k of the spectra [h/Mpc].
-    parameters : whose errors, marginalised over all five, are to become small.
+    data : Neighbourhood; what it holds out is not looked at.
+    parameters : names of those whose errors, marginalised over all five, are to become small.
     R : smoothing scale [Mpc/h].
     seed : of the halves.
     """
-    wanted = wanted_rows(parameters)
-    table, boxes = cross_spectra(simulations, R, kmax)
-    t = torch.linspace(LOW, HIGH, NODES, dtype=torch.float64)
-    c = (-2 * t).exp().requires_grad_(True)  # falls with density, like the better classical marks
-    optimizer = torch.optim.Adam([c], lr=RATE)
+    wanted, rows = wanted_rows(parameters), data.rows(*data.training)
+    table = cross_spectra(data, rows, R)
+    c = (-2 * torch.linspace(LOW, HIGH, NODES, dtype=torch.float64)).exp()  # falls with density
+    optimizer = torch.optim.Adam([c.requires_grad_(True)], lr=RATE)
     for step in range(STEPS):
-        s = spectra_of(table, c / c.detach().std())
-        fiducial, pairs = s.split([boxes.fiducial, len(boxes) - boxes.fiducial])
-        sample = Sample(fiducial, pairs.reshape(len(DERIVATIVES) // 2, 2, boxes.pairs, -1))
+        sample = sample_of(spectra_of(table, c / c.detach().std()), *map(len, data.training))
         loss = cross_validated(sample, generator(seed, DRAWN, step), splits=1)[wanted].mean()
         optimizer.zero_grad()
         loss.backward()

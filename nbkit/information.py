@@ -35,6 +35,12 @@ class Sample(NamedTuple):
         return Sample(self.fiducial[:, :count], self.pairs[..., :count])
 
 
+def sample_of(spectra, fiducial, pairs):
+    """The Sample in (fiducial + 10 pairs, d) spectra: the fiducial ones, then all of Om_p, of Om_m, ... of s8_m."""
+    first, rest = spectra.split([fiducial, 2 * len(PARAMETERS) * pairs])
+    return Sample(first, rest.reshape(len(PARAMETERS), 2, pairs, -1))
+
+
 def derivatives(pairs):
     """(n, 5, d) change of the spectra over one step of each parameter, a seed at a time."""
     return (pairs[:, 0] - pairs[:, 1]).transpose(0, 1) / 2

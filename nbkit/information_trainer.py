@@ -47,7 +47,6 @@ class InformationTrainer:
     """
 
     chance = 0.0  # of the loss, log(sigma / sigma of P_dd alone): a mark that tells nothing
-    ylabel = r"log($\sigma$ / $\sigma$ of $P_{\delta\delta}$ alone)"
 
     def __init__(self, data, mark, recipe, parameters, seed, folder, processes, checkpoint_every, stop, on_epoch, show):
         self.data, self.mark, self.recipe, self.seed, self.folder = data, mark, recipe, seed, folder

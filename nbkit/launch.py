@@ -3,18 +3,34 @@
 import argparse
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
+from nbkit.neighbourhood import SETS
 from nbkit.recipe import RECIPES
 from nbkit.suite import PRESETS, suite
 from nbkit.train import train
+from nbkit.train_information import STARTS, train_information
+
+OBJECTIVES = ("contrast", "information")
 
 
 def run_name(
-    preset="demo", recipe="default", kmax=0.3, l_max=2, radial="fourier", residual=True, cross=True, seed=0
-):  # fmt: skip
+    preset="demo",
+    recipe="default",
+    kmax=0.3,
+    l_max=2,
+    radial="fourier",
+    residual=True,
+    cross=True,
+    seed=0,
+    objective="contrast",
+    start="function",
+):
     """Name of the folder in which notebook 03 trains with these parameters."""
-    words = preset, recipe, f"k{kmax:g}", f"l{l_max}", radial, "residual" if residual else "plain"
+    how = [recipe] if objective == "contrast" else [objective, *Path(start).parts[-1:]]
+    tail = [] if objective != "contrast" else ["residual" if residual else "plain"]
+    words = preset, *how, f"k{kmax:g}", f"l{l_max}", radial, *tail
     return "_".join([*words, *["nocross"] * (not cross), f"seed{seed}"])
 
 
@@ -24,7 +40,9 @@ def arguments(line=None):
     parser.add_argument("out", help="folder for checkpoints and history")
     parser.add_argument("--preset", choices=PRESETS, default="demo")
     parser.add_argument("--data-root", help="folder with Quijote's files, instead of embedded universes")
-    parser.add_argument("--recipe", choices=RECIPES)
+    parser.add_argument("--objective", choices=OBJECTIVES, default="contrast")
+    parser.add_argument("--start", default="function", help=f"of information: {', '.join(STARTS)}, or a run by name")
+    parser.add_argument("--recipe", choices=RECIPES, help="of contrast")
     parser.add_argument("--kmax", type=float, default=0.3)
     parser.add_argument("--l-max", type=int, default=2)
     parser.add_argument("--radial", default="fourier")
@@ -77,8 +95,12 @@ def follow(out, processes, **asked):
 def main(line=None):
     """Make or find the suite, and train."""
     asked = vars(arguments(line))
-    simulations = suite(asked.pop("preset"), sets=("BSQ",), data_root=asked.pop("data_root"))["BSQ"]
-    train(simulations, asked.pop("out"), on_epoch=say, **asked)
+    contrast = asked.pop("objective") == "contrast"
+    sets = suite(asked.pop("preset"), sets=("BSQ",) if contrast else SETS, data_root=asked.pop("data_root"))
+    for unused in ("start",) if contrast else ("recipe", "residual"):
+        asked.pop(unused)
+    trained = partial(train, sets["BSQ"]) if contrast else partial(train_information, sets)
+    trained(asked.pop("out"), on_epoch=say, **asked)
 
 
 if __name__ == "__main__":

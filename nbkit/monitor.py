@@ -31,7 +31,12 @@ def losses(run, references=()):
     references : (label, Run) of other marks, trained with the same heads; their best validation loss is a line.
     """
     figure, ax = plt.subplots(figsize=(7.0, 4.0), layout="constrained")
-    _draw_losses(ax, run.column("passes"), run.column("train_loss"), run.column("val_loss"), chance(run.recipe))
+    columns = (run.column(name) for name in ("passes", "train_loss", "val_loss"))
+    if run.heads is None:
+        _draw_information(ax, *columns)
+        ax.legend(fontsize=8)
+        return figure
+    _draw_losses(ax, *columns, chance(run.recipe))
     for (label, other), style in zip(references, ("--", "-.", ":"), strict=False):
         ax.axhline(other.best_loss, color=BLACK, ls=style, lw=1.2, label=f"{label}, best validation")
     ax.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1, 0.08))
@@ -72,6 +77,15 @@ def _draw_losses(ax, passes, train_loss, val_loss, at_chance):
         ylabel="InfoNCE",
         ylim=(-0.2, min(max([at_chance, *train_loss, *val_loss]), 2 * at_chance) * 1.05),
     )
+
+
+def _draw_information(ax, passes, train_loss, val_loss):
+    ax.plot(passes, train_loss, ".-", color=ORANGE, label="training")
+    ax.plot(passes, val_loss, ".-", color=BLUE, label="validation")
+    ax.axhline(0, color="0.6", lw=1)
+    ax.annotate(r"$P_{\delta\delta}$ alone", (0, 0), (4, -12), textcoords="offset points", color="0.4", fontsize=8)
+    ax.set(xlabel="simulation passes", ylabel=r"mean log($\sigma$ / $\sigma$ of $P_{\delta\delta}$ alone)")
+    ax.set_ylim(top=0.05)
 
 
 @torch.no_grad()
@@ -138,7 +152,10 @@ class Monitor(w.VBox):
         figure = Figure(figsize=(12, 3.4), layout="constrained")
         axes = figure.subplots(1, 3)
         columns = ([row[name] for row in rows] for name in ("passes", "train_loss", "val_loss"))
-        _draw_losses(axes[0], *columns, trainer.chance)
+        if trainer.chance:
+            _draw_losses(axes[0], *columns, trainer.chance)
+        else:
+            _draw_information(axes[0], *columns)
         axes[0].set_title(f"stage {trainer.progress.stage}, epoch {trainer.progress.epoch}", fontsize=9)
         if isinstance(trainer.mark, LearnedMark):
             _draw_mark(axes[1:], trainer.mark)

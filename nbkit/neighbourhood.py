@@ -12,7 +12,7 @@ import torch
 from nbkit.batches import SPLIT, fingerprint, generator
 from nbkit.cosmology import PARAMETERS
 from nbkit.fields import Fields
-from nbkit.information import Sample
+from nbkit.information import sample_of
 from nbkit.objective import micro_batch, slices
 from nbkit.suite import DERIVATIVES
 from nbkit.summaries import marked_spectra
@@ -92,8 +92,7 @@ class Neighbourhood:
 
     def sample(self, table, fiducial, pairs):
         """The Sample of these fiducial simulations and pairs."""
-        parts = table[self.rows(fiducial, pairs)].split([len(fiducial), len(DERIVATIVES) * len(pairs)])
-        return Sample(parts[0], parts[1].reshape(len(DERIVATIVES) // 2, 2, len(pairs), -1))
+        return sample_of(table[self.rows(fiducial, pairs)], len(fiducial), len(pairs))
 
     def empty_table(self):
         """Room for all spectra, (boxes, 3 b) float64: P_dd, P_dm and P_mm of each box one after the other."""

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from nbkit.batches import WEIGHTS, generator
+from nbkit.best_function import best_function
 from nbkit.imitation import imitation
 from nbkit.information_trainer import InformationTrainer
 from nbkit.mark import ClassicalMark, LearnedMark
@@ -18,21 +19,24 @@ from nbkit.run import claimed_folder, load_run, mark_settings, weights_hash
 from nbkit.shipped import run_folder
 
 INFORMATION = Recipe(
-    batch=256,
-    learning_rate=0.02,
+    batch=300,
+    learning_rate=7e-4,
     weight_decay=1e-4,
     clip=1.0,
     schedule="cosine",
     validation=1 / 3,
-    epochs=10,
+    epochs=6,
     patience=1000,
 )
 WANTED = ("Omega_m", "sigma_8")
-# The classical mark to start from: the best of the 48 on sigma_8 at kmax = 0.2 h/Mpc.
+STARTS = ("unit", "classical", "function")
+# The classical mark to start from: of the 48 the best on sigma_8 at kmax = 0.2 h/Mpc.
 CLASSICAL = ClassicalMark(2.0, 0.0)
-# Scatter of the output weights at the start "unit". At M = 1 itself P_dm and P_mm repeat P_dd, and the way out is
+# Scatter of the output weights at the start "unit". At M = 1 itself P_dm and P_mm repeat P_dd, and which way to go is
 # not defined: information does not change when M - 1 is made smaller, only when it becomes 0.
 UNIT_SCATTER = 0.1
+# Boxes that an imitation is fitted on.
+IMITATED_ON = 8
 
 
 def train_information(
@@ -42,6 +46,10 @@ def train_information(
     recipe=INFORMATION,
     kmax=0.3,
     parameters=WANTED,
+    start="function",
+    l_max=2,
+    radial="fourier",
+    cross=True,
     mark=None,
     seed=0,
     device="auto",
@@ -63,17 +71,21 @@ def train_information(
     recipe : a Recipe; see `InformationTrainer` for what is used of it.
     kmax : largest k of the spectra [h/Mpc].
     parameters : names of those whose errors, marginalised over all five, are to become small.
-    mark : the LearnedMark to start from, see `start_mark`; default the start "unit".
+    start : where to start from, see `start_mark`.
+    l_max, radial, cross : of the LearnedMark; a run to start from has its own.
+    mark : start from this module instead.
     seed : of the split, the order and the halves.
     device, memory, checkpoint_every, stop, on_epoch, progress, fresh : as of `nbkit.train.train`.
     """
     processes, recipe, kmax = Processes(chosen_device(device)), recipe_named(recipe), float(kmax)
     grid = simulations["fiducial"].grid
     grid.bins(kmax)  # refuses what the grid does not hold
-    mark = start_mark("unit", grid, seed=seed) if mark is None else deepcopy(mark)
-    if not isinstance(mark, nn.Module):
-        raise TypeError(f"mark is a {type(mark).__name__}, which has nothing to train; start_mark makes one that has.")
+    if mark is not None and not isinstance(mark, nn.Module):
+        raise TypeError(f"mark is a {type(mark).__name__}, which has nothing to train; give a LearnedMark or a start.")
     data = Neighbourhood(simulations, kmax, recipe.validation, seed, processes, memory)
+    if mark is None:
+        mark = start_mark(start, data, l_max, radial, cross, seed, parameters)
+    mark = deepcopy(mark).cpu()
     settings = {
         "objective": "information",
         "parameters": list(parameters),
@@ -99,21 +111,28 @@ def train_information(
     return load_run(folder, None if isinstance(mark, LearnedMark) else mark, processes.device)
 
 
-def start_mark(start, grid, delta=None, l_max=2, radial="fourier", cross=True, seed=0):
+def start_mark(start, data, l_max=2, radial="fourier", cross=True, seed=0, parameters=WANTED):
     """The LearnedMark to begin with.
 
     Parameters
     ----------
-    start : "unit", M = 1 with a little scatter; "classical", the imitation of p = 2, delta_s = 0; or a run by name.
-    grid : the Grid it is made for.
-    delta : (N, n, n, n) density contrasts to fit the imitation on.
+    start : "unit", M = 1 with a little scatter; "classical", the imitation of the mark with p = 2, delta_s = 0;
+        "function", that of the best function of the smoothed density; or a run, by name or path.
+    data : Neighbourhood, of which only the training boxes are looked at.
     l_max, radial, cross : of the LearnedMark; a run has its own.
-    seed : of its weights.
+    seed, parameters : of the weights, and whose errors the best function makes small.
     """
-    if start == "classical":
-        return imitation(CLASSICAL, delta, grid, l_max, radial, cross, seed)[0]
-    if start != "unit":
+    if start == "unit":
+        return unit_mark(data.grid, l_max, radial, cross, seed)
+    if start not in STARTS:
         return load_run(run_folder(start)).mark
+    classical = CLASSICAL if start == "classical" else best_function(data, parameters, seed=seed)
+    delta = data.joined[data.training[0][:IMITATED_ON].tolist()]
+    return imitation(classical, delta, data.grid, l_max, radial, cross, seed)[0]
+
+
+def unit_mark(grid, l_max=2, radial="fourier", cross=True, seed=0):
+    """A LearnedMark with M about 1: output weights of E0, E1, ... are drawn, because at M = 1 there is no way to go."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(generator(seed, WEIGHTS).initial_seed())
         mark = LearnedMark(grid, l_max, radial, cross)
