@@ -6,6 +6,7 @@ from itertools import pairwise
 import ipywidgets as w
 import numpy as np
 import torch
+from matplotlib.ticker import MaxNLocator
 from PIL import Image, ImageDraw, ImageFont
 from torch.nn.functional import softplus
 
@@ -157,12 +158,8 @@ class Waterfall(plots.LiveLines):
         self.ax.axhline(parts.mean_eta, color="0.6", lw=0.7, ls=":")
         right = self.ax.secondary_yaxis("right")
         right.set_ylabel(r"$M = {\rm softplus}(\eta)$")
-        ticks = np.outer(10.0 ** np.arange(-8, 2), (1, 2, 5)).ravel()
-        at = np.log(np.expm1(ticks))
-        kept = (at > self.ax.get_ylim()[0]) & (at < self.ax.get_ylim()[1])
-        # At most about eight: then every tick, or every third, which leaves the powers of ten.
-        kept &= np.arange(len(ticks)) % (3 if kept.sum() > 8 else 1) == 0
-        right.set_yticks(at[kept], [f"{tick:g}" for tick in ticks[kept]])
+        ticks = mark_ticks(*self.ax.get_ylim())
+        right.set_yticks(np.log(np.expm1(ticks)), [f"{tick:g}" for tick in ticks])
         colours = ["0.7", *(TERM_COLOURS[name] for name in parts.terms), "0.3"]
         self.bars = [self.line([i, i], [0, 1], color=c, lw=20, solid_capstyle="butt") for i, c in enumerate(colours)]
 
@@ -174,6 +171,15 @@ class Waterfall(plots.LiveLines):
         for i, (bar, span) in enumerate(zip(self.bars, spans, strict=True)):
             bar.set_data([i, i], span)
         return self.png()
+
+
+def mark_ticks(low, high):
+    """Values of M = softplus(eta) to write beside an axis of eta from low to high: even steps, or 1, 2, 5, 10, ..."""
+    first, last = np.logaddexp(0, low), np.logaddexp(0, high)
+    decades = np.outer(10.0 ** np.arange(-30, 3), (1, 2, 5)).ravel()
+    ticks = MaxNLocator(6).tick_values(first, last) if last < 20 * first else decades
+    ticks = ticks[(ticks > first) & (ticks < last)]
+    return ticks[:: len(ticks) // 8 + 1]
 
 
 def voxel_explorer(parts, at=None):

@@ -1,7 +1,7 @@
 """A trained mark taken apart: its terms on one box, how much each matters, and what it is like in familiar words."""
 
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -137,10 +137,30 @@ def errors_grown(spectra_by_set, labels, kmax=0.3, count=200):
     spectra_by_set : {set: Measured} for the sets in `nbkit.fisher.SETS`, measured with the labels and "all".
     count : resamples of the simulations behind the 95 % intervals; the same for all labels.
     """
+    spectra_by_set = centred(spectra_by_set)
     given = {label: ingredients(spectra_by_set, label, kmax) for label in ("all", *labels)}
     weights = resamples(given["all"].n_s, given["all"].pairs, count)
     forecasts = {label: resampled(each, weights) for label, each in given.items()}
     return {label: forecasts["all"].ratio(forecasts[label]) for label in labels}
+
+
+def centred(spectra_by_set):
+    """The same spectra for marks M / m - 1, with one number m a mark that takes most of delta out of Delta.
+
+    An affine map of the mark tells the same, but where M varies little about its mean, only the centred spectra have a
+    covariance that can be inverted to many digits: P_dm / m - P_dd, and P_mm / m^2 - 2 P_dm / m + P_dd.
+    """
+    fiducial = spectra_by_set["fiducial"]
+    m = {label: P[:, 0].mean() / fiducial.P_dd.mean() for label, P in fiducial.marked.items()}
+    return {name: replace(each, marked=_centred(each, m)) for name, each in spectra_by_set.items()}
+
+
+def _centred(spectra, m):
+    marked = {}
+    for label, power in spectra.marked.items():
+        P_dm, P_mm, P_dd = power[:, 0] / m[label], power[:, 1] / m[label] ** 2, spectra.P_dd
+        marked[label] = np.stack([P_dm - P_dd, P_mm - 2 * P_dm + P_dd], axis=1)
+    return marked
 
 
 def variance_shares(parts):

@@ -115,6 +115,13 @@ def test_waterfall_bars_join_end_to_end(parts):
     assert spans[-1][1] == spans[-2][1] == pytest.approx(-0.3)
 
 
+@pytest.mark.parametrize("limits", [(3.0, 18.5), (-10.5, -6.0), (-1.0, 1.0), (-3.0, 40.0)])
+def test_marks_beside_the_waterfall_are_few_and_inside(limits):
+    eta = np.log(np.expm1(explorers.mark_ticks(*limits)))
+    assert 3 <= len(eta) <= 9
+    assert (np.diff(eta) > 0).all() and limits[0] < eta[0] and eta[-1] < limits[1]
+
+
 def test_surface_follows_its_level_and_carries_the_mark(parts):
     explorer = mark_surface.surface_explorer(parts, R=20.0)
     (height,) = explorer.controls

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from nbkit import ClassicalMark, LearnedMark, introspection, introspection_plots, marked_field, plots
+from nbkit import ClassicalMark, LearnedMark, introspection, introspection_plots, marked_field, plots, spectra
 from nbkit.cosmology import QUIJOTE_NAMES
 from nbkit.fisher import SETS
 from nbkit.measured import Measured
@@ -132,7 +132,7 @@ def test_information_lost_is_seen_and_none_is_invented():
     rng, b = np.random.default_rng(0), 3
     step = {name: i for i, name in enumerate(QUIJOTE_NAMES)}
 
-    def spectra(name, N):
+    def made_up(name, N):
         seeds = np.arange(N)
         P_dd, good, noise = rng.normal(size=(N, b)), rng.normal(size=(N, 2, b)), rng.normal(size=(N, 2, b))
         if name != "fiducial":
@@ -142,7 +142,7 @@ def test_information_lost_is_seen_and_none_is_invented():
             noise.reshape(N, -1)[:, parameter] += 2 * sign
         return Measured(np.arange(1, b + 1) / 10, np.ones(b), None, seeds, P_dd, {"all": good, "worse": noise})
 
-    measured = {name: spectra(name, 400 if name == "fiducial" else 50) for name in SETS}
+    measured = {name: made_up(name, 400 if name == "fiducial" else 50) for name in SETS}
     grown = introspection.errors_grown(measured, ("all", "worse"), kmax=0.35, count=40)
     np.testing.assert_array_equal(grown["all"].value, 1)
     np.testing.assert_array_equal(grown["all"].high, grown["all"].low)
@@ -157,6 +157,23 @@ def test_an_invariant_switched_off_is_a_constant_in_the_cross_term_too(parts):
     terms = parts.mark.responses.terms(seen) | {"h_E0": torch.tensor(parts.means["h_E0"])}
     expected = torch.nn.functional.softplus(parts.bias + sum(terms.values()))
     torch.testing.assert_close(silent(parts.delta, parts.grid), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_centred_spectra_are_those_of_a_centred_mark_and_tell_the_same(lognormal):
+    delta, grid = lognormal(16, batch=(30,), box_size=125.0)
+    M = 5 + 0.3 * ClassicalMark(1.0, 0.5)(delta, grid)
+
+    def measured(M):
+        P = spectra(delta, marked_field(M, delta), grid=grid)
+        marked = {"all": torch.stack([P.P_dm, P.P_mm], 1).numpy()}
+        return Measured(P.k.numpy(), P.modes.numpy(), None, np.arange(30), P.P_dd.numpy(), marked)
+
+    plain = measured(M)
+    m = plain["all"][:, 1].mean() / plain.P_dd.mean()
+    centred = introspection.centred({"fiducial": plain})["fiducial"]
+    np.testing.assert_allclose(centred["all"], measured(M / m - 1)["all"], rtol=1e-6, atol=1e-6 * plain.P_dd.max())
+    worse, better = (np.linalg.cond(np.corrcoef(each["all"][:, :, 3].T)) for each in (plain, centred))
+    assert better < 0.1 * worse
 
 
 def test_variants_are_other_marks_with_names(parts):
