@@ -66,12 +66,8 @@ def recipes(path):
 def _draw_losses(ax, passes, train_loss, val_loss, at_chance):
     ax.plot(passes, train_loss, ".-", color=ORANGE, label="training")
     ax.plot(passes, val_loss, ".-", color=BLUE, label="validation")
-    ax.axhline(at_chance, color="0.6", lw=1)
-    ax.annotate(
-        "chance: log(candidates)", (0, at_chance), (4, -12), textcoords="offset points", color="0.4", fontsize=8
-    )
-    ax.axhline(0, color="0.6", lw=1)
-    ax.annotate("perfection", (0, 0), (4, 4), textcoords="offset points", color="0.4", fontsize=8)
+    _level(ax, at_chance, "chance: log(candidates)", -12)
+    _level(ax, 0, "perfection", 4)
     ax.set(
         xlabel="simulation passes",
         ylabel="InfoNCE",
@@ -79,11 +75,17 @@ def _draw_losses(ax, passes, train_loss, val_loss, at_chance):
     )
 
 
+def _level(ax, y, what, above):
+    """A grey line across, with its name at the left, some points above it."""
+    ax.axhline(y, color="0.6", lw=1)
+    place = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points"}
+    ax.annotate(what, (0, y), (4, above), color="0.4", fontsize=8, **place)
+
+
 def _draw_information(ax, passes, train_loss, val_loss):
     ax.plot(passes, train_loss, ".-", color=ORANGE, label="training")
     ax.plot(passes, val_loss, ".-", color=BLUE, label="validation")
-    ax.axhline(0, color="0.6", lw=1)
-    ax.annotate(r"$P_{\delta\delta}$ alone", (0, 0), (4, -12), textcoords="offset points", color="0.4", fontsize=8)
+    _level(ax, 0, r"$P_{\delta\delta}$ alone", -12)
     ax.set(xlabel="simulation passes", ylabel=r"mean log($\sigma$ / $\sigma$ of $P_{\delta\delta}$ alone)")
     ax.set_ylim(top=0.05)
 
