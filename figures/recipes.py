@@ -1,7 +1,7 @@
 """Recipes compared at equal cost: writes recipes_<preset>.csv, which notebook 03 draws.
 
-Run `python figures/recipes.py demo` (ten minutes on two free cores) or `mini` (half an hour); name recipes to run only those.
-Runs that are finished are read, those that were stopped go on.
+Run `python figures/recipes.py demo` (ten minutes on two free cores) or `mini` (half an hour); name recipes to run only
+those. Runs that are finished are read, those that were stopped go on.
 """
 
 import csv
