@@ -36,8 +36,7 @@ def against_kmax(rows):
             if wide and mark in ("l_max = 0", FULL):
                 _line(ax, rows, mark + "".join(wide), quantity, look, 0.003 * (i - 2), "".join(wide))
         ax.set(yscale="log", ylabel=LABELS[quantity])
-        ax.yaxis.set_major_formatter(plt.FuncFormatter(lambda y, _: f"{y:g}"))
-        ax.yaxis.set_minor_formatter(plt.NullFormatter())
+        _round_ticks(ax.yaxis, ax.get_ylim())
     for ax in axes[1]:
         ax.set_xlabel(r"$k_{\max}$ [$h$/Mpc]")
     handles, labels = axes[0, 0].get_legend_handles_labels()
@@ -60,10 +59,10 @@ def switched_off(rows):
                 _point(ax, y, row, f"{quantity}_ratio", colour, marker, across=True)
             ax.plot([], [], marker, color=colour, label=rf"$k_{{\max}}={kmax:g}$")
         ax.set(xscale="log", xlabel=LABELS[quantity].replace(" / prior variance", "") + "\nover that of the full mark")
-        ax.xaxis.set_major_formatter(plt.FuncFormatter(lambda x, _: f"{x:g}"))
-        ax.xaxis.set_minor_formatter(plt.NullFormatter())
-        _few_ticks(ax)
-    axes[0].set_yticks(range(len(marks)), [mark.replace("l_max = 2, ", "") for mark in marks])
+        _round_ticks(ax.xaxis, ax.get_xlim())
+    labels = [LOOKS[mark][2] if mark in LOOKS else mark.replace("l_max = 2, no", "no") for mark in marks]
+    labels = [label.replace("l_max = ", r"$\ell_{\max}=$") for label in labels]
+    axes[0].set_yticks(range(len(marks)), labels)
     axes[0].invert_yaxis()
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, ncols=len(labels), loc="outside upper center", fontsize=9)
@@ -89,8 +88,12 @@ def _point(ax, at, row, name, colour, marker, across=False, **look):
     ax.errorbar(**where, fmt=marker, color=colour, ms=5, lw=1.2, capsize=2, **look)
 
 
-def _few_ticks(ax):
-    low, high = ax.get_xlim()
-    choices = np.array([0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 4, 5, 7, 10, 20])
-    inside = choices[(choices >= low) & (choices <= high)]
-    ax.set_xticks(inside[:: max(1, len(inside) // 4)])
+def _round_ticks(axis, limits):
+    """Ticks of a logarithmic axis at round numbers, as many as leave room for their labels."""
+    low, high = limits
+    for digits in ((1,), (1, 3), (1, 2, 5), (1, 1.4, 2, 3, 4, 5, 7), (1, 1.1, 1.2, 1.4, 2, 2.5, 3, 3.5, 4, 5, 7, 8, 9)):
+        ticks = [x * 10.0**n for n in range(-5, 3) for x in digits if low <= x * 10.0**n <= high]
+        if len(ticks) >= 3:
+            break
+    axis.set_ticks(ticks, [f"{x:g}" for x in ticks])
+    axis.set_ticks([], minor=True)

@@ -154,9 +154,10 @@ def row_of(rows, run):
 
 
 def text(rows):
-    """The table to read: sigma and MSE of each mark at each kmax, and the run behind them."""
-    lines = ["kmax seed mark                       " + "".join(f"{q:>10s}" for q in QUANTITIES) + "  run"]
+    """The table to read: sigma, MSE and validation loss of each mark at each kmax, and the run behind them."""
+    lines = [f"{'kmax seed mark':36s}" + "".join(f"{q:>9s}" for q in QUANTITIES) + "  loss  run"]
     for row in sorted(rows, key=lambda row: (row["kmax"], row["seed"])):
-        values = "".join(f"{row[quantity]:10.3f}" for quantity in QUANTITIES)
-        lines.append(f"{row['kmax']:4.2f} {row['seed']:4d} {row['mark']:27s}{values}  {row['run'] or '-'}")
+        values = "".join(f"{row[quantity]:9.3f}" for quantity in QUANTITIES)
+        about = "     -" if row["run"] is None else f"  {row['val_loss']:.2f}  {row['run']}"
+        lines.append(f"{row['kmax']:4.2f} {row['seed']:4d} {row['mark']:26s}{values}{about}")
     return "\n".join(lines)
