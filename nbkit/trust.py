@@ -10,6 +10,8 @@ from nbkit.fisher import ESTIMATORS, free_parameters, standard
 
 # Differences of sigma that still count as converged.
 ALLOWED = {"bracket": 0.10, "fiducial": 0.10, "halves": 0.10, "step": 0.05}
+# Mardia's excess above which the data vector has tails that a Gaussian has not.
+TAILS = 3.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +66,7 @@ class Gaussianity:
     scatter : what Gaussian data of this many simulations would show in both, one standard deviation each.
     chi2, expected : (n_s,) sorted x C^-1 x of the simulations, and its quantiles if they were Gaussian.
     p_value : of the Kolmogorov-Smirnov distance between the two.
-    tails : Mardia's excess of far-out simulations, in units of its scatter: beyond 3, the tails are not Gaussian.
+    tails : Mardia's excess of far-out simulations, in units of its scatter; 0 for a Gaussian.
     """
 
     skewness: np.ndarray
@@ -94,6 +96,9 @@ def gaussianity(given):
 def verdict(label, given, of, step=None, fixed=(), seed=0):
     """(converged, sentence): is sigma of these parameters known, and if not, by how much is it not.
 
+    More simulations settle convergence; whether data with heavy tails may be taken for Gaussian is another question,
+    and the sentence says when to ask it.
+
     Parameters
     ----------
     label : what the sentence calls the data vector.
@@ -116,7 +121,9 @@ def verdict(label, given, of, step=None, fixed=(), seed=0):
     bad = {what: change for what, change in largest.items() if not change <= ALLOWED[what]}
     told = bad or largest
     words = "; ".join(f"{said[what].format(_percent(x))} ({ALLOWED[what]:.0%} allowed)" for what, x in told.items())
-    return not bad, f"{label}, {' and '.join(of)}: {'not converged' if bad else 'converged'}: {words}."
+    tails = gaussianity(given).tails
+    beware = f" Beware: its tails are heavier than a Gaussian's ({tails:.0f} sigma)." if tails > TAILS else ""
+    return not bad, f"{label}, {' and '.join(of)}: {'not converged' if bad else 'converged'}: {words}.{beware}"
 
 
 def _changes(given, kept, fixed, seed):

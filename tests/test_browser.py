@@ -169,6 +169,13 @@ class Notebook:
         control.get_by_role("button", name=option, exact=True).click()
         return before, self._changed(control, before)
 
+    def ticked(self, label):
+        """Click a checkbox, and the checksums before and after its pictures change."""
+        control = self.control(label)
+        before = self.pictures(control)
+        control.locator("input").click()
+        return before, self._changed(control, before)
+
     def shot(self, control, name):
         """Keep a screenshot of the explorer of a control."""
         SHOTS.mkdir(parents=True, exist_ok=True)

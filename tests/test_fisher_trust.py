@@ -35,6 +35,8 @@ def test_verdict_in_words():
     converged, said = trust.verdict("step", drawn(n_s=2000, pairs=200, noise=0.2), ("h",), step=np.full(5, -0.2))
     assert not converged
     assert said == "step, h: not converged: half the step gives 20% another sigma (5% allowed)."
+    _, said = trust.verdict("skewed", drawn(skewed=True), ("Om",))
+    assert "Beware: its tails are heavier than a Gaussian's (" in said
 
 
 def test_curves_bracket_and_end_at_the_estimate():
