@@ -1,9 +1,11 @@
 """Ablations in one table: forecast and recovery of every trained mark, from the same simulations, with intervals."""
 
 import csv
+import math
 from dataclasses import asdict, dataclass
 
-from nbkit.ablations import case_of, trained
+from nbkit import paths
+from nbkit.ablations import case_of, planned, trained
 from nbkit.bootstrap import Resampled, resampled, resamples
 from nbkit.cosmology import QUIJOTE_NAMES
 from nbkit.fisher import SETS as FISHER_SETS
@@ -11,7 +13,7 @@ from nbkit.fisher import UNMARKED, ingredients
 from nbkit.mark import ClassicalMark
 from nbkit.measured import measured
 from nbkit.regression import Recovery, recovery_elsewhere, unmarked
-from nbkit.suite import suite
+from nbkit.suite import PRESETS, suite
 
 SETS = ("BSQ", "latin_hypercube", *FISHER_SETS)
 # Weighs dense regions down, as the best of the 48 classical marks do at the paper's kmax; notebook 05 shows it, too.
@@ -139,25 +141,61 @@ def read(path):
     return rows
 
 
-def row_of(rows, run):
-    """The row of a table that a Run made, or would make."""
-    case = case_of(run)
+def finished(preset):
+    """The rows of figures/ablations_<preset>.csv; without it, an error that names the command that is missing."""
+    path = paths.figures() / f"ablations_{preset}.csv"
+    if not path.is_file():
+        trained(planned(), preset)
+        raise FileNotFoundError(
+            f"All trainings of preset {preset!r} are there, but not their table, {path.name}: "
+            f"`python figures/ablations.py --preset {preset}` measures them and writes it."
+        )
+    return read(path)
+
+
+def row_of(rows, run, preset):
+    """The row of a preset's table that a Run made, or would make."""
+    case = case_of(run) if run.grid == PRESETS[preset].grid else None
     own = (row for row in rows if row["trained_kmax"] == row["kmax"])
     mine = [row for row in own if case and all(row[name] == value for name, value in asdict(case).items())]
     if not mine:
         listed = ", ".join(sorted({row["run"] for row in rows if row["run"]}))
         raise ValueError(
-            f"The table has no row for the run {run.folder.name} ({case or type(run.mark).__name__}); name one of "
-            f"{listed}, or add its case to `nbkit.ablations.planned` and run `python figures/ablations.py`."
+            f"The table of preset {preset!r} has no row for the run {run.folder.name} ({run.grid.n}^3 cells, "
+            f"{case_of(run) or type(run.mark).__name__}); name one of {listed}."
         )
     return mine[0]
 
 
+def between_seeds(rows, quantity):
+    """{(kmax, mark): (largest over smallest value, whether their intervals are apart)}, over the seeds of a training.
+
+    Intervals resample simulations with the mark as it is; only a second training shows what training adds to them.
+    """
+    found = {}
+    for row in rows:
+        if row["run"] is not None and row["trained_kmax"] == row["kmax"] and math.isfinite(row[quantity]):
+            found.setdefault((row["kmax"], row["mark"]), []).append(row)
+    out = {}
+    for key, same in found.items():
+        if len(same) > 1:
+            values, low, high = ([row[quantity + end] for row in same] for end in ENDS)
+            out[key] = max(values) / min(values), max(low) > min(high)
+    return out
+
+
 def text(rows):
-    """The table to read: sigma, MSE and validation loss of each mark at each kmax, and the run behind them."""
-    lines = [f"{'kmax seed mark':36s}" + "".join(f"{q:>9s}" for q in QUANTITIES) + "  loss  run"]
+    """The table to read: a line a mark and kmax, with sigma, MSE and validation loss of each seed beside each other."""
+    seeds = sorted({row["seed"] for row in rows})
+    width = 7 * len(seeds) + 2
+    lines = [f"{'kmax  mark':34s}" + "".join(f"{name:>{width}s}" for name in (*QUANTITIES, "loss"))]
+    same = {}
     for row in sorted(rows, key=lambda row: (row["kmax"], row["seed"])):
-        values = "".join(f"{row[quantity]:9.3f}" for quantity in QUANTITIES)
-        about = "     -" if row["run"] is None else f"  {row['val_loss']:.2f}  {row['run']}"
-        lines.append(f"{row['kmax']:4.2f} {row['seed']:4d} {row['mark']:26s}{values}{about}")
+        same.setdefault((row["kmax"], row["mark"]), []).append(row)
+    for (kmax, mark), each in same.items():
+        cells = ["".join(f"{row[quantity]:7.3f}" for row in each) for quantity in QUANTITIES]
+        cells.append("".join(f"{row['val_loss']:7.2f}" for row in each) if each[0]["run"] else "-")
+        if each[0]["run"] is None:
+            cells = [cell[:7] for cell in cells]
+        lines.append(f"{kmax:4.2f}  {mark:28s}" + "".join(f"{cell:>{width}s}" for cell in cells))
     return "\n".join(lines)

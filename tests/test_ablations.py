@@ -1,20 +1,25 @@
 """Ablations: the plan, its commands, what is missing, an evaluation with a known answer, the table and its figures."""
 
+import importlib.util
 import shlex
 import subprocess
+from dataclasses import asdict
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from fake import FakeSet
 
-from nbkit import ablation_table, ablations, paths
-from nbkit.ablation_table import FULL, NUMBERS
+from nbkit import ablation_plots, ablation_table, ablations, paths
+from nbkit.ablation_table import FULL, NUMBERS, QUANTITIES
 from nbkit.ablations import Case, planned
 from nbkit.cosmology import FIDUCIAL, PRIOR_LATIN_HYPERCUBE, STEPS
 from nbkit.fisher import UNMARKED
 from nbkit.launch import run_name
 from nbkit.measured import Measured
 from nbkit.recipe import recipe_named
+from nbkit.run import load_run
+from nbkit.shipped import run_folder
 from nbkit.train import train
 
 
@@ -128,3 +133,97 @@ def test_table_is_read_as_it_was_written(evaluated, tmp_path):
 
 def test_array_script_is_valid_shell():
     subprocess.run(["bash", "-n", paths.figures() / "ablations.slurm"], check=True)
+
+
+def test_a_missing_table_is_named_with_its_command(monkeypatch, tmp_path):
+    monkeypatch.setattr(paths, "figures", lambda: tmp_path)
+    monkeypatch.setenv("NBKIT_RUNS", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"17 of 17 trainings of preset 'mini' are missing"):
+        ablation_table.finished("mini")
+    monkeypatch.setattr(ablation_table, "trained", lambda cases, preset: {})
+    with pytest.raises(FileNotFoundError, match=r"`python figures/ablations\.py --preset mini` measures them"):
+        ablation_table.finished("mini")
+
+
+def test_script_trains_what_is_missing_and_nothing_else(monkeypatch, tmp_path):
+    """A few at a time, each with its share of the cores; then the table."""
+    path = paths.figures() / "ablations.py"
+    script = importlib.util.module_from_spec(importlib.util.spec_from_file_location("script", path))
+    script.__spec__.loader.exec_module(script)
+    (tmp_path / "figures").mkdir()
+    started, written, there = [], [], {Case(0.1, 0), Case(0.2)}
+    monkeypatch.setattr(script, "figures", lambda: tmp_path / "figures")
+    monkeypatch.setattr(script, "suite", lambda preset, sets: None)
+    monkeypatch.setattr(script, "found", lambda case, preset: case if case in there else None)
+    monkeypatch.setattr(script.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(script.subprocess, "run", lambda command, **options: started.append((command, options)))
+    monkeypatch.setattr(script, "table", lambda cases, preset: [len(cases), preset])
+    monkeypatch.setattr(script, "write", lambda rows, path: written.append((rows, path.name)))
+    script.main([0, 1], "mini", jobs=4)
+    commands = [shlex.join(command[2:-1]) for command, _ in started]
+    missing = [case for seed in (0, 1) for case in planned(seed) if case not in there]
+    assert sorted(commands) == sorted(case.command("mini") for case in missing)
+    assert {options["env"]["OMP_NUM_THREADS"] for _, options in started} == {"2"}
+    assert written == [([34, "mini"], "ablations_mini.csv")]
+
+
+@pytest.fixture
+def rows():
+    """A table in the form of the real one: two seeds, of which the second has the larger errors."""
+    made = []
+    for case in (case for seed in (0, 1) for case in planned(seed)):
+        about = asdict(case) | {"mark": case.mark, "trained_kmax": case.kmax, "run": f"{case}", "val_loss": 4.0}
+        made.append(about | {name: 1.0 + 0.3 * case.seed for name in NUMBERS})
+    for kmax in ablations.KMAX:
+        for mark in (UNMARKED, ablation_table.CLASSICAL):
+            about = dict.fromkeys(ablation_table.COLUMNS) | {"mark": mark, "kmax": kmax, "seed": 0}
+            made.append(about | dict.fromkeys(NUMBERS, np.inf if kmax == 0.1 and mark == UNMARKED else 2.0))
+        wide = f"{FULL}{ablation_table.WIDE} 0.3"
+        made.append(asdict(Case(kmax)) | {"mark": wide, "trained_kmax": 0.3, "run": "wide", "val_loss": 4.0})
+        made[-1] |= dict.fromkeys(NUMBERS, 1.5)
+    ends = (("low", 0.9), ("high", 1.1))
+    for row in made:
+        row |= {f"{q}{r}_{end}": row[q + r] * f for q in QUANTITIES for r in ("", "_ratio") for end, f in ends}
+    return made
+
+
+def test_seeds_are_told_apart_only_outside_their_intervals(rows):
+    found = ablation_table.between_seeds(rows, "sigma_s8")
+    assert len(found) == 17
+    assert all(ratio == pytest.approx(1.3) and apart for ratio, apart in found.values())
+    for row in rows:
+        row["sigma_s8_high"] = 2.0
+    assert not any(apart for _, apart in ablation_table.between_seeds(rows, "sigma_s8").values())
+    assert ablation_table.between_seeds([row for row in rows if row["seed"] == 0], "sigma_s8") == {}
+
+
+def test_table_to_read_has_a_line_a_mark_and_kmax(rows):
+    lines = ablation_table.text(rows).splitlines()
+    assert len(lines) == 1 + 17 + 3 * 5 and len({len(line) for line in lines}) == 1
+    assert lines[0].split() == ["kmax", "mark", *QUANTITIES, "loss"]
+    (line,) = (line for line in lines if line.startswith("0.20  l_max = 2, no residual"))
+    assert line.split()[6:] == ["1.000", "1.300"] * 4 + ["4.00", "4.00"]
+    assert next(line for line in lines if line.startswith("0.10  P_dd")).split()[2:] == ["inf"] * 4 + ["-"]
+
+
+def test_row_of_a_run_is_found_by_what_it_is(rows):
+    run = load_run(run_folder("demo_l2"))
+    row = ablation_table.row_of(rows, run, "demo")
+    assert (row["kmax"], row["l_max"], row["residual"], row["cross"], row["seed"]) == (0.3, 2, True, True, 0)
+    with pytest.raises(ValueError, match=r"preset 'mini' has no row for the run demo_l2 \(32\^3 cells, Case.*name one"):
+        ablation_table.row_of(rows, run, "mini")
+
+
+def test_figures_show_every_training(rows):
+    plt.switch_backend("Agg")
+    figure = ablation_plots.against_kmax(rows)
+    assert len(figure.axes) == 4 and all(ax.get_ylabel() for ax in figure.axes)
+    shown = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert len(shown) == len(set(shown)) >= 5
+    # P_dd has fewer numbers than parameters at the lowest kmax: no point.
+    black = [line for line in figure.axes[0].lines if line.get_color() == "#000000" and len(line.get_xdata()) > 1]
+    assert min(len(line.get_xdata()) for line in black) == 4
+    figure = ablation_plots.switched_off(rows)
+    named = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert "no residual" in named and "no cross term" in named
+    plt.close("all")
