@@ -1,36 +1,47 @@
-"""The best mark that is a function of the smoothed density, M = sum_j c_j B_j(delta_R), with no mark in the loop.
+"""The best additive mark, M = sum_a sum_j c_aj B_j(f_a) of the invariants f_a, with no mark in the loop.
 
-Such a mark is linear in c: P_dm = sum_j c_j P_dj and P_mm = sum_jk c_j c_k P_jk. The cross spectra of the fields
-B_j (1 + delta) are measured once, and the information is then a function of a dozen numbers.
+Such a mark is linear in c: P_dm = sum_i c_i P_di and P_mm = sum_ij c_i c_j P_ij. The cross spectra of the fields
+B_i (1 + delta) are measured once, and the information is then a function of some twenty numbers.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from nbkit.batches import DRAWN, generator
-from nbkit.grid import to_fourier, to_real
+from nbkit.filters import filtered
+from nbkit.grid import to_fourier
 from nbkit.information import cross_validated, sample_of, wanted_rows
-from nbkit.mark import smoothing_kernel
+from nbkit.invariants import invariants, transformed
 
-# Nodes of B_j in sgn(delta) log(1 + |delta|): from deep voids, -0.9, to knots, 1.5. Beyond them M stays constant.
-LOW, HIGH, NODES = -0.65, 0.9, 10
-STEPS, RATE = 240, 0.02
+# Bumps an invariant, from its RARE quantile to the opposite one; beyond, M stays constant.
+NODES, RARE = 7, 0.003
+# Smoothing scales to choose from [Mpc/h]: below and about a cell of the presets. Larger ones tell less (notebook 08).
+SCALES = (4.0, 7.0)
+# M begins as exp(slope * density); a search that begins falling and one that begins rising may end elsewhere.
+SLOPES = (-2.0, 1.0)
+STEPS, RATE = 300, 0.03
+# Boxes that tell the quantiles, and the value below which M falls in one voxel of a thousand: softplus, which an
+# imitation has to pass through, is nearly straight above it.
+SURVEYED, LEAST = 16, 2.0
 
 
 @dataclass(frozen=True)
-class DensityMark:
-    """M = sum_j c_j B_j(delta_R), shifted to be positive.
+class AdditiveMark:
+    """M = shift + sum_a sum_j c_aj B_j(f_a), f_a the invariants of the density smoothed over R, as MLPs see them.
 
     Parameters
     ----------
-    coefficients : c_j, one for each of the NODES bumps; the first and the last are steps.
-    R : smoothing scale of delta_R [Mpc/h].
+    coefficients : c_aj, a row an invariant (E0, E1, E2) and NODES columns; the first and the last bump are steps.
+    ends : (first, last) node of each row.
+    R : all filters are exp(-k^2 R^2 / 2) [Mpc/h].
+    shift : of M; it changes no information.
     """
 
     coefficients: tuple
-    R: float = 10.0
-    smoothing: str = "gaussian"
+    ends: tuple
+    R: float
+    shift: float = 0.0
 
     def __call__(self, delta, grid):
         """M(x), shape (..., n, n, n), of a density contrast of that shape."""
@@ -38,76 +49,112 @@ class DensityMark:
 
     def of_modes(self, delta_k, grid):
         """As the call, for a field already transformed."""
-        return self.of_smoothed(to_real(delta_k * smoothing_kernel(self.smoothing, self.R, grid, delta_k), grid))
+        seen = seen_by(delta_k, grid, self.R, len(self.ends))
+        return self.shift + sum(self.curve(a, t) for a, t in enumerate(seen))
 
-    def of_smoothed(self, delta_R):
-        """As the call, for a field already smoothed."""
-        every = torch.linspace(LOW - 0.5, HIGH + 0.5, 500, dtype=torch.float64)
-        c = torch.tensor(self.coefficients, dtype=torch.float64)
-        curve = c @ _bumps(every)
-        low, span = curve.min(), curve.max() - curve.min()
-        M = (c.to(delta_R) @ _bumps(_seen(delta_R)).flatten(1)).reshape(delta_R.shape)
-        return 0.1 + 4 * (M - float(low)) / float(span)
+    def curve(self, a, t):
+        """What invariant number a, as the MLPs see it, adds to M."""
+        c = torch.tensor(self.coefficients[a], dtype=t.dtype)
+        return (c @ bumps(t, *self.ends[a]).flatten(1)).reshape(t.shape)
 
 
-def _seen(delta_R):
-    return delta_R.sign() * delta_R.abs().log1p()
+def seen_by(delta_k, grid, R, count):
+    """The first `count` of E0, E1, E2, transformed, of a field smoothed over R."""
+    k = grid.shells(delta_k.device, delta_k.real.dtype).k
+    smooth = torch.exp(-((k * R) ** 2) / 2).expand(count, -1)
+    return list(transformed(invariants(filtered(delta_k, smooth, grid, k_cut=grid.k_nyq))).values())[:count]
 
 
-def _bumps(t):
-    """B_j(t), (NODES, ...)."""
-    width = (HIGH - LOW) / (NODES - 1)
-    rows = [torch.sigmoid((LOW + width / 2 - t) / (width / 4))]
-    rows += [torch.exp(-0.75 * ((t - LOW) / width - j) ** 2) for j in range(1, NODES - 1)]
-    return torch.stack([*rows, torch.sigmoid((t - HIGH + width / 2) / (width / 4))])
+def bumps(t, low, high):
+    """B_j(t), (NODES, ...): nearly constant in sum."""
+    width = (high - low) / (NODES - 1)
+    rows = [torch.sigmoid((low + width / 2 - t) / (width / 4))]
+    rows += [torch.exp(-0.75 * ((t - low) / width - j) ** 2) for j in range(1, NODES - 1)]
+    return torch.stack([*rows, torch.sigmoid((t - high + width / 2) / (width / 4))])
 
 
 @torch.no_grad()
-def cross_spectra(data, rows, R):
-    """(m, b, T) spectra of all T pairs of the fields delta, B_1 (1 + delta), B_2 (1 + delta), ... of boxes, by row."""
+def cross_spectra(data, rows, R, ends):
+    """(m, b, T) spectra of all T pairs of delta and the fields B_i (1 + delta) of boxes, by row of `data`."""
     bins = data.grid.bins(data.kmax)
     order = torch.argsort(bins.bin, stable=True)
     mode, root = bins.mode[order].long(), bins.weight[order].sqrt()
     sizes = torch.bincount(bins.bin.long()).tolist()
-    first, second = torch.triu_indices(NODES + 1, NODES + 1)
-    table = []
-    for delta in data.fields.parts(rows[:, None]):
+    first, second = _pairs(NODES * len(ends))
+    table = torch.empty(len(rows), len(sizes), len(first), dtype=torch.float64)
+    for row, delta in zip(table, data.fields.parts(rows[:, None]), strict=True):
         delta = delta[0].cpu()
         delta_k = to_fourier(delta, data.grid)
-        delta_R = to_real(delta_k * smoothing_kernel("gaussian", R, data.grid, delta_k), data.grid)
-        marked = to_fourier(_bumps(_seen(delta_R)) * (1 + delta), data.grid)
-        modes = torch.cat([delta_k[None], marked]).flatten(1)[:, mode] * root
-        grams = [(x @ x.conj().T).real[first, second] for x in modes.split(sizes, dim=1)]
-        table.append(torch.stack(grams).double())
-    return torch.stack(table)
+        seen = seen_by(delta_k, data.grid, R, len(ends))
+        fields = torch.cat([bumps(t, *between) for t, between in zip(seen, ends, strict=True)]) * (1 + delta)
+        modes = torch.cat([delta_k[None], to_fourier(fields, data.grid)]).flatten(1)[:, mode] * root
+        for out, x in zip(row, modes.split(sizes, dim=1), strict=True):
+            out[:] = (x @ x.conj().T).real[first, second]
+    return table
 
 
 def spectra_of(table, c):
-    """(m, 3 b) P_dd, P_dm and P_mm of the mark with coefficients c, from `cross_spectra`."""
-    first, second = torch.triu_indices(NODES + 1, NODES + 1)
+    """(m, 3 b) P_dd, P_dm and P_mm of the mark with coefficients c, one after the other, from `cross_spectra`."""
+    first, second = _pairs(len(c))
     c = torch.cat([c.new_zeros(1), c])
     twice = torch.where(first == second, 1, 2)
     return torch.cat([table[..., 0], table[..., first == 0] @ c, table @ (twice * c[first] * c[second])], dim=-1)
 
 
-def best_function(data, parameters, R=10.0, seed=0):
-    """The DensityMark with the most information on the training boxes, by cross-validated halves.
+def best_function(data, parameters, l_max=2, scales=SCALES, seed=0):
+    """The AdditiveMark with the most information on the training boxes, by cross-validated halves.
 
     Parameters
     ----------
     data : Neighbourhood; what it holds out is not looked at.
     parameters : names of those whose errors, marginalised over all five, are to become small.
-    R : smoothing scale [Mpc/h].
+    l_max : 0, 1 or 2: functions of E0; E0 and E1; E0, E1 and E2.
+    scales : smoothing scales to try [Mpc/h].
     seed : of the halves.
     """
-    wanted, rows = wanted_rows(parameters), data.rows(*data.training)
-    table = cross_spectra(data, rows, R)
-    c = (-2 * torch.linspace(LOW, HIGH, NODES, dtype=torch.float64)).exp()  # falls with density
+    wanted, found = wanted_rows(parameters), []
+    for R in scales:
+        delta_k = to_fourier(data.joined[data.training[0][:SURVEYED].tolist()], data.grid)
+        ends = tuple(_ends(t) for t in seen_by(delta_k, data.grid, R, l_max + 1))
+        table = cross_spectra(data, data.rows(*data.training), R, ends)
+        for slope in SLOPES:
+            c, loss = _minimised(table, list(map(len, data.training)), len(ends), slope, wanted, seed)
+            found.append((loss, _positive(AdditiveMark(tuple(map(tuple, c.tolist())), ends, R), delta_k, data.grid)))
+    return min(found, key=lambda each: each[0])[1]
+
+
+def _minimised(table, sizes, count, slope, wanted, seed):
+    """Coefficients (count, NODES) that minimise the mean log sigma of the wanted parameters, and its value."""
+    c = torch.zeros(count, NODES, dtype=torch.float64)
+    c[0] = (slope * torch.linspace(-1, 1, NODES, dtype=torch.float64)).exp()
     optimizer = torch.optim.Adam([c.requires_grad_(True)], lr=RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+
+    def loss(*words, splits=1):
+        sample = sample_of(spectra_of(table, (c / c.detach().std()).flatten()), *sizes)
+        return cross_validated(sample, generator(seed, DRAWN, *words), splits)[wanted].mean()
+
     for step in range(STEPS):
-        sample = sample_of(spectra_of(table, c / c.detach().std()), *map(len, data.training))
-        loss = cross_validated(sample, generator(seed, DRAWN, step), splits=1)[wanted].mean()
         optimizer.zero_grad()
-        loss.backward()
+        loss(step).backward()
         optimizer.step()
-    return DensityMark(tuple((c / c.std()).tolist()), R)
+        schedule.step()
+    with torch.no_grad():
+        return c.detach(), float(loss(STEPS, splits=4))
+
+
+def _positive(mark, delta_k, grid):
+    """The mark with unit scatter, moved up so far that it falls below LEAST in one voxel of a thousand."""
+    M = mark.of_modes(delta_k, grid).flatten().sort().values
+    rows = tuple(tuple(c / float(M.std()) for c in row) for row in mark.coefficients)
+    return replace(mark, coefficients=rows, shift=LEAST - float(M[len(M) // 1000] / M.std()))
+
+
+def _ends(t):
+    values = t.flatten().sort().values
+    rare = round(RARE * len(values))
+    return float(values[rare]), float(values[-1 - rare])
+
+
+def _pairs(count):
+    return torch.triu_indices(count + 1, count + 1)

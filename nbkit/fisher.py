@@ -153,6 +153,23 @@ def ingredients(spectra_by_set, label, kmax=None):
     return Ingredients.from_pairs(data_vectors(cut["fiducial"], label), np.stack(plus), np.stack(minus))
 
 
+def unseen(spectra_by_set, run):
+    """Spectra of those simulations alone that a Run was not trained on, so that a forecast judges it fairly.
+
+    Parameters
+    ----------
+    spectra_by_set : as for `ingredients`.
+    run : a Run; only one on information has seen any of these sets, and its settings name the seeds.
+    """
+    trained = run.settings.get("seeds", {})
+    kept = {}
+    for name, each in spectra_by_set.items():
+        low, high = trained.get("fiducial" if name == "fiducial" else "derivatives", (1, 0))
+        new = (each.seeds < low) | (each.seeds > high)
+        kept[name] = each if new.all() else each.rows(new)
+    return kept
+
+
 def data_vectors(spectra, label):
     """(N, 3 b) spectra of a mark one after the other, or (N, b) of P_dd alone for `UNMARKED`."""
     if label == UNMARKED:

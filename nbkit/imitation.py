@@ -1,27 +1,28 @@
-"""A classical mark in the learned mark's own terms: G_0 fitted to its smoothing, h_0 to its power law."""
+"""A given mark in the learned mark's own terms: G_l fitted to its filters, h_a to what it makes of the invariants."""
 
 import torch
-from torch.nn.functional import softplus
+from torch.nn.functional import gelu, softplus
 
-from nbkit.filters import NORM
 from nbkit.grid import to_fourier
-from nbkit.mark import LearnedMark, smoothing_kernel
+from nbkit.invariants import invariants, transformed
+from nbkit.mark import ClassicalMark, LearnedMark, smoothing_kernel
 
 ROUNDS = 150
-# h_0 is fitted on this many quantiles of E0: the voxels decide, the emptiest and densest included.
+# The h_a are fitted on voxels at this many quantiles of each invariant, the emptiest and densest included.
 QUANTILES = 501
-# Holds the weights of h_0 down: without it large ones cancel, and the first steps of a training break the imitation.
+# Holds the weights of the h_a down: large ones would cancel, and the first steps of a training break the imitation.
 RIDGE = 1e-5
 
 
-def imitation(classical, delta, grid, l_max=2, radial="fourier", cross=True, seed=0):
-    """A LearnedMark that repeats a ClassicalMark, and the rms error of its M in units of the rms scatter of M.
+def imitation(target, delta, grid, l_max=2, radial="fourier", cross=True, seed=0):
+    """A LearnedMark that repeats a given mark, and the rms error of its M in units of the rms scatter of M.
 
-    Only G_0, h_0 and the bias are fitted; the other terms keep their start, at which they add nothing.
+    Only filters and responses that the given mark has are fitted; the others keep their start, at which they add
+    nothing.
 
     Parameters
     ----------
-    classical : the ClassicalMark.
+    target : a ClassicalMark or an AdditiveMark.
     delta : (N, n, n, n) density contrasts, a few of those it will be used on.
     grid : their Grid.
     l_max, radial, cross : of the LearnedMark.
@@ -30,54 +31,55 @@ def imitation(classical, delta, grid, l_max=2, radial="fourier", cross=True, see
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         mark = LearnedMark(grid, l_max, radial, cross)
-    _fit_filter(mark, classical, grid)
-    _fit_response(mark, classical, delta, grid)
+    M, filters = target(grid.checked(delta), grid), _filters(target, grid)
+    _fit_filters(mark, filters, grid)
+    _fit_responses(mark, len(filters), M, delta, grid)
     with torch.no_grad():
-        M = classical(delta, grid)
         error = float((mark(delta, grid) - M).std() / M.std())
     return mark, error
 
 
-def _fit_filter(mark, classical, grid):
-    """G_0 on the shells where the taper lets it pass."""
+def _filters(target, grid):
+    """(1 ... 3, s) radial profiles G_l of a given mark on the shells, float64."""
     shells = grid.shells(dtype=torch.float64)
-    kernel = smoothing_kernel(classical.smoothing, classical.R, grid, torch.empty(0, dtype=torch.complex128))
+    if not isinstance(target, ClassicalMark):
+        return torch.exp(-((shells.k * target.R) ** 2) / 2).expand(len(target.ends), -1)
+    kernel = smoothing_kernel(target.smoothing, target.R, grid, torch.empty(0, dtype=torch.complex128))
     # A classical mark smooths the density as it was painted, the learned one first divides the window out.
     painted = (kernel * grid.window(dtype=torch.float64)).flatten()
     shell = shells.index.flatten().long()
-    goal = torch.zeros_like(shells.k).index_add_(0, shell, painted) / torch.bincount(shell)
-    x = shells.k / grid.k_nyq
-    x, goal = x[x < 1], goal[x < 1]
+    return (torch.zeros_like(shells.k).index_add_(0, shell, painted) / torch.bincount(shell))[None]
+
+
+def _fit_filters(mark, goal, grid):
+    """The first G_l, on the shells where the taper lets them pass."""
+    x = grid.shells(dtype=torch.float64).k / grid.k_nyq
+    x, goal = x[x < 1], goal[:, x < 1]
     profiles = mark.profiles.double()
-    mine = [p for name, p in profiles.named_parameters() if name != "coefficients" and _is_monopole(name)]
-    mine += [profiles.coefficients] if mark.profiles.radial == "gaussians" else []
-    _minimised(mine, lambda: ((profiles(x)[0] - goal) ** 2).mean())
+    _minimised(profiles.parameters(), lambda: ((profiles(x)[: len(goal)] - goal) ** 2).sum(0).mean())
     mark.profiles.float()
 
 
-def _is_monopole(name):
-    return not name.startswith("residuals") or name.startswith("residuals.0.")
-
-
-def _fit_response(mark, classical, delta, grid):
-    """h_0 and the bias on quantiles of delta_R, which E0 is up to its factor Y_00."""
+def _fit_responses(mark, count, M, delta, grid):
+    """The first h_a and the bias on voxels that tell M."""
     with torch.no_grad():
-        seen = mark.filtered(to_fourier(grid.checked(delta), grid), grid)[0].flatten().double()
-    rank = torch.linspace(0, 1, QUANTILES, dtype=torch.float64)
-    E0 = seen.sort().values[(rank * (len(seen) - 1)).round().long()]
-    goal = classical.of_smoothed(E0 / NORM[0])
+        maps = transformed(invariants(mark.filtered(to_fourier(delta, grid), grid)))
+    seen = torch.stack([t.flatten().double() for t in maps.values()])[:count]
+    rank = torch.linspace(0, seen.shape[1] - 1, QUANTILES).long()
+    voxels = seen.argsort(1)[:, rank].flatten()
+    t, goal = seen[:, voxels, None], M.flatten().double()[voxels]
     responses = mark.responses.double()
-    t = E0.sign() * E0.abs().log1p()
+    w, b, v = responses.w, responses.b, responses.v
 
     def loss():
-        h = torch.nn.functional.gelu(t[:, None] * responses.w[0] + responses.b[0]) @ responses.v[0]
-        error = ((softplus(responses.bias + h) - goal) ** 2).mean() / goal.var()
-        return error + RIDGE * sum((x**2).sum() for x in (responses.w[0], responses.b[0], responses.v[0]))
+        h = gelu(t * w[:count, None] + b[:count, None]) @ v[:count, :, None]
+        error = ((softplus(responses.bias + h.sum((0, 2))) - goal) ** 2).mean() / goal.var()
+        return error + RIDGE * sum((x[:count] ** 2).sum() for x in (w, b, v))
 
     # A start that already has a slope: from v = 0 the weights inside would not move.
     with torch.no_grad():
-        responses.v[0] = torch.linspace(-0.1, 0.1, responses.v.shape[1])
-    _minimised([responses.w, responses.b, responses.v, responses.bias], loss)
+        v[:count] = torch.linspace(-0.1, 0.1, v.shape[1])
+    _minimised([w, b, v, responses.bias], loss)
     mark.responses.float()
 
 

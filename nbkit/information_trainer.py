@@ -7,7 +7,7 @@ from math import isfinite
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from nbkit.batches import DRAWN, HELD_OUT, ORDER, generator
+from nbkit.batches import DRAWN, ORDER, generator
 from nbkit.checkpoint import (
     optimizer_tensors,
     read_tensors,
@@ -17,13 +17,11 @@ from nbkit.checkpoint import (
     write_atomically,
     write_tensors,
 )
-from nbkit.information import cross_validated, fisher, halves, linearised, wanted_rows
+from nbkit.information import fisher, halves, linearised, wanted_rows
 from nbkit.information import weights as weights_of
 from nbkit.progress import HISTORY, Bar, Progress
 from nbkit.trainer import TrainingDiverged
 
-# Divisions into halves behind a loss that is reported; a step makes do with fewer.
-REPORTED_SPLITS = 10
 # Fewest fiducial simulations and pairs of a step: both halves of it must tell a covariance of five numbers.
 LEAST = (32, 6)
 
@@ -75,7 +73,7 @@ class InformationTrainer:
         if (self.folder / "last.safetensors").exists():
             now = self._restored()
         else:
-            self.table = self.data.measured(self.mark)
+            self._measure()
             training, held_out = self._losses("start")
             now.best_loss, now.plateau_best, self._best = held_out, held_out, self._copy()
             now.history.append(dict(zip(HISTORY, ("marked", 0, 0, training, held_out, 0.0, 0.0), strict=True)))
@@ -105,7 +103,7 @@ class InformationTrainer:
                 self._save()
             if self.stopped:
                 return False
-        self.table = self.data.measured(self.mark)
+        self._measure()
         training, held_out = self._losses("validation")
         rate = now.rate(self.recipe.learning_rate, self.recipe, self.steps, self.recipe.epochs)
         now.loss_sum, now.seconds = training * now.step, now.seconds + time.monotonic() - since
@@ -152,20 +150,18 @@ class InformationTrainer:
         self.optimizer.step()
         return loss
 
+    def _measure(self):
+        """The table of the mark as it is now."""
+        self.data.centre_on(self.mark)
+        self.table = self.data.measured(self.mark)
+
     def _losses(self, where):
         """log(sigma / sigma of P_dd alone), on average over the wanted parameters, on training and held-out boxes."""
-        losses = []
-        for rows in (self.data.training, self.data.held_out):
-            sample = self.data.sample(self.table, *rows)
-            try:
-                both = [
-                    cross_validated(each, generator(self.seed, HELD_OUT), REPORTED_SPLITS)
-                    for each in (sample, sample.first(self.data.bins))
-                ]
-            except ValueError as problem:
-                raise self._diverged(where, str(problem)) from problem
-            losses.append(float((both[0] - both[1])[self._wanted].mean()))
-        return losses
+        try:
+            both = self.data.training, self.data.held_out
+            return [self.data.loss(self.table, *rows, self._wanted, self.seed) for rows in both]
+        except ValueError as problem:
+            raise self._diverged(where, str(problem)) from problem
 
     def _copy(self):
         return {name: x.clone() for name, x in weights(self.mark, "weights.mark").items()}
@@ -176,7 +172,8 @@ class InformationTrainer:
         restore_weights(self.mark, "weights.mark", tensors)
         restore_optimizer(self.optimizer, self._names, tensors)
         self._best, _ = read_tensors(self.folder / "best.safetensors", self.processes.device)
-        self.table = tensors["table"].cpu() if "table" in tensors else None
+        if "table" in tensors:
+            self.table, self.data.centre = tensors["table"].cpu(), float(tensors["centre"])
         self.processes.wait()
         return self.progress
 
@@ -189,7 +186,8 @@ class InformationTrainer:
         write_tensors(self.folder / "best.safetensors", self._best, about)
         tensors = weights(self.mark, "weights.mark")
         if self.progress.stage != "done":
-            tensors |= optimizer_tensors(self.optimizer, self._names) | {"table": self.table}
+            centre = torch.tensor(self.data.centre, dtype=torch.float64)
+            tensors |= optimizer_tensors(self.optimizer, self._names) | {"table": self.table, "centre": centre}
         write_tensors(self.folder / "last.safetensors", tensors, about)
         write_atomically(self.folder / "history.csv", self.progress.csv().encode())
 

@@ -96,7 +96,9 @@ def main(line=None):
     """Make or find the suite, and train."""
     asked = vars(arguments(line))
     contrast = asked.pop("objective") == "contrast"
-    sets = suite(asked.pop("preset"), sets=("BSQ",) if contrast else SETS, data_root=asked.pop("data_root"))
+    preset = PRESETS[asked.pop("preset")]
+    source = {"sets": ("BSQ",) if contrast else SETS, "data_root": asked.pop("data_root")}
+    sets = suite(preset if contrast else preset.near, **source)
     for unused in ("start",) if contrast else ("recipe", "residual"):
         asked.pop(unused)
     trained = partial(train, sets["BSQ"]) if contrast else partial(train_information, sets)

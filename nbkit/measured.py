@@ -55,6 +55,11 @@ class Measured:
             raise KeyError(f"{label!r} was not measured; there are {', '.join(self.labels)}.")
         return np.concatenate([self.P_dd[:, None], self.marked[label]], axis=1)
 
+    def rows(self, kept):
+        """The same of some simulations alone: (N,) flags, or their numbers."""
+        marked = {label: power[kept] for label, power in self.marked.items()}
+        return replace(self, theta=self.theta[kept], seeds=self.seeds[kept], P_dd=self.P_dd[kept], marked=marked)
+
     def cut(self, kmax):
         """The same with the bins up to kmax [h/Mpc] alone."""
         kept = int((self.k <= kmax).sum())

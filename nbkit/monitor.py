@@ -22,24 +22,23 @@ def chance(recipe):
     return log(recipe.negatives.total(recipe.batch))
 
 
-def losses(run, references=()):
+def losses(run, references=None):
     """Loss against simulation passes, between chance and perfection, beside what fixed marks reach.
 
     Parameters
     ----------
     run : the Run to show.
-    references : (label, Run) of other marks, trained with the same heads; their best validation loss is a line.
+    references : {label: best validation loss} of other marks, each a line.
     """
     figure, ax = plt.subplots(figsize=(7.0, 4.0), layout="constrained")
     columns = (run.column(name) for name in ("passes", "train_loss", "val_loss"))
     if run.heads is None:
         _draw_information(ax, *columns)
-        ax.legend(fontsize=8)
-        return figure
-    _draw_losses(ax, *columns, chance(run.recipe))
-    for (label, other), style in zip(references, ("--", "-.", ":"), strict=False):
-        ax.axhline(other.best_loss, color=BLACK, ls=style, lw=1.2, label=f"{label}, best validation")
-    ax.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1, 0.08))
+    else:
+        _draw_losses(ax, *columns, chance(run.recipe))
+    for (label, loss), style in zip(dict(references or {}).items(), ("--", "-.", ":"), strict=False):
+        ax.axhline(getattr(loss, "best_loss", loss), color=BLACK, ls=style, lw=1.2, label=f"{label}, best validation")
+    ax.legend(fontsize=8, **({} if run.heads is None else {"loc": "lower right", "bbox_to_anchor": (1, 0.08)}))
     return figure
 
 

@@ -49,7 +49,7 @@ class Files:
 
     Parameters
     ----------
-    preset : names the grid and how many realisations, the first ones, each set has.
+    preset : names the grid and how many realisations, from the first one on, each set has.
     data_root : folder that holds `3D_cubes` or `Snapshots`.
     """
 
@@ -68,13 +68,15 @@ class Files:
         else:
             theta = np.tile(derivative_thetas().get(name, FIDUCIAL), (count, 1))
         settings = {"source": "quijote", "n": grid.n, "box_size": grid.box_size, "mas": grid.mas}
-        return Contents(theta, np.arange(count), settings | {"files": self._kind(name)})
+        return Contents(theta, self.preset.first(name) + np.arange(count), settings | {"files": self._kind(name)})
 
     def calls(self, name, contents, rows):
         """{row: arguments of `field`} for those of the rows that have a file; the others are listed in a warning."""
-        kind = contents.settings["files"]
-        found = {row: (kind, str(self._path(kind, name, row))) for row in rows if self._present(kind, name, row)}
-        if missing := [row for row in rows if row not in found]:
+        kind, number = contents.settings["files"], dict(zip(rows, contents.seeds[rows].tolist(), strict=True))
+        found = {
+            row: (kind, str(self._path(kind, name, i))) for row, i in number.items() if self._present(kind, name, i)
+        }
+        if missing := [i for row, i in number.items() if row not in found]:
             warnings.warn(
                 f"{name}: {len(missing)} of {len(contents.seeds)} realisations have no {self._path(kind, name, '<i>')} "
                 f"and are left out: {_ranges(missing)}.",
@@ -111,7 +113,7 @@ class Files:
 
     def _kind(self, name):
         for kind in KINDS:
-            if any(self._present(kind, name, i) for i in range(self.preset.count(name))):
+            if any(self._present(kind, name, self.preset.first(name) + i) for i in range(self.preset.count(name))):
                 return kind
         looked = ", ".join(str(self._path(kind, name, "<i>").relative_to(self.data_root)) for kind in KINDS)
         raise ValueError(f"{self.data_root} has no realisation of {name} at this grid; looked for {looked}.")

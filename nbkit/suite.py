@@ -3,7 +3,7 @@
 import warnings
 from collections import defaultdict
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,8 @@ class Preset:
     BSQ, latin_hypercube, fiducial, pairs : simulations in the training set, in the test set, at the fiducial
         cosmology, and in each derivative set.
     particles, force_factor, steps : of the embedded `Simulator`; None for real data.
+    near_sizes : fiducial simulations and pairs of `near`; default as many as this has itself.
+    skipped : realisations of the fiducial set, and of each derivative set, that are passed over.
     """
 
     name: str
@@ -45,6 +47,8 @@ class Preset:
     particles: int | None = None
     force_factor: int | None = None
     steps: int | None = None
+    near_sizes: tuple | None = None
+    skipped: tuple = (0, 0)
 
     def __post_init__(self):
         if self.name in ("", "..") or Path(self.name).name != self.name:
@@ -56,6 +60,21 @@ class Preset:
     def count(self, name):
         """How many simulations a set has."""
         return getattr(self, name, self.pairs)
+
+    def first(self, name):
+        """Number of the first realisation of a set."""
+        return 0 if name in ("BSQ", "latin_hypercube") else self.skipped[name != "fiducial"]
+
+    @property
+    def near(self):
+        """Further realisations around the fiducial point, to train on: forecasts judge a mark on those of `self`.
+
+        Quijote has no more derivatives than its preset uses; there the last half is shared, and `nbkit.fisher.unseen`
+        keeps it out of forecasts.
+        """
+        fiducial, pairs = self.near_sizes or (self.fiducial, self.pairs)
+        skipped = self.fiducial, self.pairs if self.particles else self.pairs - pairs
+        return replace(self, name=f"{self.name}_near", fiducial=fiducial, pairs=pairs, skipped=skipped, near_sizes=None)
 
     @property
     def simulator(self):
@@ -72,10 +91,10 @@ class Preset:
 PRESETS = {
     preset.name: preset
     for preset in (
-        # name, Grid(n, box_size, mas), BSQ, latin_hypercube, fiducial, pairs, particles, force_factor, steps
-        Preset("demo", Grid(32, 250.0, "PCS"), 2000, 200, 600, 60, 32, 2, 6),
-        Preset("mini", Grid(64, 500.0, "PCS"), 2000, 500, 2000, 250, 64, 2, 6),
-        Preset("quijote", Grid(128, 1000.0, "PCS"), 5000, 2000, 10000, 500),
+        # name, Grid(n, box_size, mas), BSQ, latin_hypercube, fiducial, pairs, particles, force_factor, steps, near
+        Preset("demo", Grid(32, 250.0, "PCS"), 2000, 200, 600, 60, 32, 2, 6, (2400, 240)),
+        Preset("mini", Grid(64, 500.0, "PCS"), 2000, 500, 2000, 250, 64, 2, 6, (1200, 120)),
+        Preset("quijote", Grid(128, 1000.0, "PCS"), 5000, 2000, 10000, 500, near_sizes=(5000, 250)),
     )
 }
 
@@ -154,7 +173,7 @@ class _Simulations:
         settings = {"source": "nbkit", "n": grid.n, "box_size": grid.box_size, "mas": grid.mas}
         settings |= {what: getattr(simulator, what) for what in ("particles", "force_factor", "steps")}
         settings |= {"a_start": A_START, "softening": list(SOFTENING)}
-        return Contents(theta, FIRST_SEED[name] + np.arange(count), settings)
+        return Contents(theta, FIRST_SEED[name] + self.preset.first(name) + np.arange(count), settings)
 
     def calls(self, name, contents, rows):
         """{row: arguments of `field`} for those of the rows that can be made: all."""

@@ -26,7 +26,7 @@ def correlation(P_dd, P_dm, P_mm):
     return P_dm / (P_dd.sqrt() * P_mm.sqrt())
 
 
-def marked_spectra(mark, delta, *, grid, kmax=None):
+def marked_spectra(mark, delta, *, grid, kmax=None, centre=0.0):
     """P_dd, P_dm and P_mm of a density and its marked field Delta = M (1 + delta) - mean, with one FFT of delta.
 
     Parameters
@@ -35,10 +35,11 @@ def marked_spectra(mark, delta, *, grid, kmax=None):
     delta : (..., n, n, n) density contrast.
     grid : the Grid it lives on.
     kmax : largest mean |k| of a bin [h/Mpc]; default and upper bound k_Nyq.
+    centre : taken off M first.
     """
     delta_k = to_fourier(grid.checked(delta), grid)
     M = mark.of_modes(delta_k, grid) if hasattr(mark, "of_modes") else mark(delta, grid)
-    return spectra_of_modes(delta_k, to_fourier(marked_field(M, delta), grid), grid=grid, kmax=kmax)
+    return spectra_of_modes(delta_k, to_fourier(marked_field(M - centre, delta), grid), grid=grid, kmax=kmax)
 
 
 def _refuse_not_positive(power, name):

@@ -1,6 +1,7 @@
 """Simulations around the fiducial point to a mark that measures it well: the second objective, beside `nbkit.train`."""
 
 import json
+import warnings
 from copy import deepcopy
 from dataclasses import asdict
 
@@ -10,6 +11,7 @@ from torch import nn
 from nbkit.batches import WEIGHTS, generator
 from nbkit.best_function import best_function
 from nbkit.imitation import imitation
+from nbkit.information import wanted_rows
 from nbkit.information_trainer import InformationTrainer
 from nbkit.mark import ClassicalMark, LearnedMark
 from nbkit.neighbourhood import Neighbourhood
@@ -35,8 +37,8 @@ CLASSICAL = ClassicalMark(2.0, 0.0)
 # Scatter of the output weights at the start "unit". At M = 1 itself P_dm and P_mm repeat P_dd, and which way to go is
 # not defined: information does not change when M - 1 is made smaller, only when it becomes 0.
 UNIT_SCATTER = 0.1
-# Boxes that an imitation is fitted on.
-IMITATED_ON = 8
+# Boxes that an imitation is fitted on, and the error of M, in units of its scatter, above which a warning says so.
+IMITATED_ON, WORST_IMITATION = 8, 0.3
 
 
 def train_information(
@@ -66,12 +68,12 @@ def train_information(
 
     Parameters
     ----------
-    simulations : a suite, or a dict of sets, with "fiducial" and the ten derivative sets.
+    simulations : a suite, or a dict of sets, with "fiducial" and the ten derivative sets: `suite(preset.near)`.
     out : folder for run.json, checkpoints and history.csv.
     recipe : a Recipe; see `InformationTrainer` for what is used of it.
     kmax : largest k of the spectra [h/Mpc].
     parameters : names of those whose errors, marginalised over all five, are to become small.
-    start : where to start from, see `start_mark`.
+    start : where to start from: "unit", "classical" or "function", see `start_mark`; or a run, by name or path.
     l_max, radial, cross : of the LearnedMark; a run to start from has its own.
     mark : start from this module instead.
     seed : of the split, the order and the halves.
@@ -83,8 +85,9 @@ def train_information(
     if mark is not None and not isinstance(mark, nn.Module):
         raise TypeError(f"mark is a {type(mark).__name__}, which has nothing to train; give a LearnedMark or a start.")
     data = Neighbourhood(simulations, kmax, recipe.validation, seed, processes, memory)
+    made_here = mark is None and start in STARTS
     if mark is None:
-        mark = start_mark(start, data, l_max, radial, cross, seed, parameters)
+        mark = LearnedMark(grid, l_max, radial, cross) if made_here else load_run(run_folder(start)).mark
     mark = deepcopy(mark).cpu()
     settings = {
         "objective": "information",
@@ -94,15 +97,18 @@ def train_information(
         "seed": seed,
         "grid": asdict(grid),
         "simulations": [data.joined.fiducial, data.joined.pairs, data.joined.fingerprint],
+        "seeds": data.joined.seeds,
         "mark": mark_settings(mark),
-        "start": weights_hash(mark),
+        "start": start if made_here else weights_hash(mark),
     }
     settings = json.loads(json.dumps(settings))  # as it will be read back
-    mark.to(processes.device)
     if processes.first:
         claimed_folder(out, settings, fresh)
     processes.wait()
     folder = claimed_folder(out, settings, False)
+    if made_here and not (folder / "last.safetensors").exists():  # else a checkpoint has the weights
+        mark = start_mark(start, data, l_max, radial, cross, seed, parameters)
+    mark.to(processes.device)
     trainer = InformationTrainer(
         data, mark, recipe, parameters, seed, folder, processes, checkpoint_every, stop, on_epoch, progress
     )
@@ -111,24 +117,47 @@ def train_information(
     return load_run(folder, None if isinstance(mark, LearnedMark) else mark, processes.device)
 
 
+def held_out_losses(simulations, marks, *, kmax=0.3, parameters=WANTED, seed=0, device="auto", memory=None):
+    """{label: loss} of marks that do not learn, on the boxes that `train_information` would hold out.
+
+    Parameters
+    ----------
+    marks : {label: mark}.
+    simulations, kmax, parameters, seed, device, memory : as of `train_information`.
+    """
+    data = Neighbourhood(
+        simulations, float(kmax), INFORMATION.validation, seed, Processes(chosen_device(device)), memory
+    )
+    losses = {}
+    for label, mark in marks.items():
+        data.centre_on(mark)
+        table = data.measured(mark, data.rows(*data.held_out))
+        losses[label] = data.loss(table, *data.held_out, wanted_rows(parameters), seed)
+    return losses
+
+
 def start_mark(start, data, l_max=2, radial="fourier", cross=True, seed=0, parameters=WANTED):
     """The LearnedMark to begin with.
 
     Parameters
     ----------
     start : "unit", M = 1 with a little scatter; "classical", the imitation of the mark with p = 2, delta_s = 0;
-        "function", that of the best function of the smoothed density; or a run, by name or path.
+        "function", that of the best sum of functions of E0, E1 and E2.
     data : Neighbourhood, of which only the training boxes are looked at.
-    l_max, radial, cross : of the LearnedMark; a run has its own.
-    seed, parameters : of the weights, and whose errors the best function makes small.
+    l_max, radial, cross : of the LearnedMark.
+    seed, parameters : of the weights, and whose errors the best functions make small.
     """
     if start == "unit":
         return unit_mark(data.grid, l_max, radial, cross, seed)
-    if start not in STARTS:
-        return load_run(run_folder(start)).mark
-    classical = CLASSICAL if start == "classical" else best_function(data, parameters, seed=seed)
+    target = CLASSICAL if start == "classical" else best_function(data, parameters, l_max, seed=seed)
     delta = data.joined[data.training[0][:IMITATED_ON].tolist()]
-    return imitation(classical, delta, data.grid, l_max, radial, cross, seed)[0]
+    mark, error = imitation(target, delta, data.grid, l_max, radial, cross, seed)
+    if error > WORST_IMITATION:
+        warnings.warn(
+            f"The learned mark imitates {type(target).__name__} with an error of {error:.0%} of its scatter.",
+            stacklevel=2,
+        )
+    return mark
 
 
 def unit_mark(grid, l_max=2, radial="fourier", cross=True, seed=0):

@@ -1,5 +1,7 @@
 """Fisher forecasts: closed forms, invariance, three estimators, an independent package, refusals."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -18,6 +20,7 @@ from nbkit.fisher import (
     geometric_mean,
     ingredients,
     standard,
+    unseen,
 )
 from nbkit.measured import Measured
 
@@ -266,3 +269,17 @@ def test_ingredients_match_seeds_and_cut_k():
     del sets["s8_m"]
     with pytest.raises(ValueError, match="The sets s8_m are missing"):
         ingredients(sets, "mark")
+
+
+def test_what_a_mark_was_trained_on_does_not_judge_it():
+    rng = np.random.default_rng(0)
+    sets = {name: fake_spectra(rng, range(10), 0.0) for name in SETS}
+    contrast = SimpleNamespace(settings={})
+    assert all(new is sets[name] for name, new in unseen(sets, contrast).items())
+    on_information = SimpleNamespace(settings={"seeds": {"fiducial": [100, 200], "derivatives": [4, 7]}})
+    kept = unseen(sets, on_information)
+    assert kept["fiducial"] is sets["fiducial"]
+    for name in SETS[1:]:
+        assert kept[name].seeds.tolist() == [0, 1, 2, 3, 8, 9]
+        np.testing.assert_array_equal(kept[name]["mark"], sets[name]["mark"][[0, 1, 2, 3, 8, 9]])
+    assert ingredients(kept, "mark").pairs == 6

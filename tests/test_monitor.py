@@ -27,7 +27,7 @@ def runs(tmp_path_factory):
 
 def test_losses_show_chance_perfection_and_references(runs):
     learned, unit, _ = runs
-    figure = monitor.losses(learned, [("M = 1", unit)])
+    figure = monitor.losses(learned, {"M = 1": unit.best_loss})
     lines = {line.get_label(): line.get_ydata() for line in figure.axes[0].get_lines()}
     assert list(lines["validation"]) == learned.column("val_loss")
     assert lines["M = 1, best validation"][0] == unit.best_loss

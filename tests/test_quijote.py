@@ -206,6 +206,15 @@ def test_missing_realisations_are_listed_left_out_and_taken_when_they_come(tmp_p
     assert full.fingerprint != some.fingerprint
 
 
+def test_realisations_are_passed_over_by_number(tmp_path, threads):
+    """Training around the fiducial point takes the realisations that forecasts leave."""
+    root = copy_of_cubes(tmp_path, {})
+    later = replace(TINY, particles=None, fiducial=2, near_sizes=(1, 1)).near
+    only = suite(later, "fiducial", root=tmp_path / "runs", data_root=root, client=threads)["fiducial"]
+    assert only.seeds.tolist() == [2]
+    assert torch.equal(only[0], own(FIDUCIAL, 2))
+
+
 def test_long_lists_are_told_in_ranges():
     assert quijote._ranges([0, 1, 2, 7, 9, 10]) == "0-2, 7, 9-10"
     assert quijote._ranges([5]) == "5"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from itertools import combinations
 
 import dask
@@ -96,6 +97,22 @@ def test_seed_ranges_hold_the_largest_set():
     assert min(np.diff(starts)) >= max(p.fiducial for p in PRESETS.values())
     with pytest.raises(ValueError, match="a set holds 1"):
         Preset("large", Grid(8, 10.0), 1_000_001, 1, 1, 1)
+
+
+def test_training_around_the_fiducial_point_has_realisations_of_its_own(undisturbed, tmp_path, threads):
+    for preset in PRESETS.values():
+        shared = {}
+        for name in ("fiducial", "Om_p", "s8_m"):
+            mine, its = (range(p.first(name), p.first(name) + p.count(name)) for p in (preset, preset.near))
+            shared[name] = len(set(mine) & set(its))
+        # Quijote has 500 pairs in all; `nbkit.fisher.unseen` keeps the shared half out of forecasts.
+        assert shared == {"fiducial": 0, "Om_p": 250 * (preset.name == "quijote"), "s8_m": shared["Om_p"]}
+    near = replace(TINY, near_sizes=(4, 2)).near
+    made = suite(near, SOME, root=tmp_path, client=threads)
+    assert near.name == "tiny_near" and near.near_sizes is None
+    assert made["fiducial"].seeds.tolist() == [96, 97, 98, 99]
+    assert made["Om_p"].seeds.tolist() == made["Om_m"].seeds.tolist() == [3_000_003, 3_000_004]
+    assert torch.equal(made["Om_p"][1], TINY.simulator(made["Om_p"].theta[1], 3_000_004))
 
 
 def test_a_suite_holds_what_the_simulator_makes(undisturbed):
