@@ -216,6 +216,11 @@ def cross_response(parts, I3, width=0.1, points=60):
 
 
 def environments(parts, R=10.0, kmax=0.3):
+    """`environments_of` the mark of an Anatomy."""
+    return environments_of(parts.M(), parts.delta, parts.grid, R, kmax)
+
+
+def environments_of(M, delta, grid, R=10.0, kmax=0.3):
     """{class: row} with the shares of volume and mass, M over its mean, and the shares of P_dd and P_mm.
 
     A field is the sum of its parts in the four environments, so its power is the sum of their cross power with the
@@ -223,17 +228,17 @@ def environments(parts, R=10.0, kmax=0.3):
 
     Parameters
     ----------
+    M, delta : (n, n, n).
     R : smoothing of the tidal tensor that tells voids from knots [Mpc/h].
     """
-    web, M = web_class(parts.delta, parts.grid, R), parts.M()
-    fields = {"P_dd": parts.delta, "P_mm": marked_field(M, parts.delta)}
+    web, fields = web_class(delta, grid, R), {"P_dd": delta, "P_mm": marked_field(M, delta)}
     rows = {}
     for number, name in enumerate(CLASSES):
         here = web == number
-        row = {"volume": float(here.float().mean()), "mass": float(((1 + parts.delta) * here).mean())}
+        row = {"volume": float(here.float().mean()), "mass": float(((1 + delta) * here).mean())}
         row["M"] = float(M[here].mean() / M.mean())
         for power, field in fields.items():
-            P = spectra(field * here, field, grid=parts.grid, kmax=kmax)
+            P = spectra(field * here, field, grid=grid, kmax=kmax)
             row[power] = float((P.P_dm * P.modes).sum() / (P.P_mm * P.modes).sum())
         rows[name] = row
     return rows

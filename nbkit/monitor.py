@@ -49,16 +49,18 @@ def responses(run, start=None):
     return figure
 
 
-def recipes(path):
-    """Validation loss against passes of several recipes, from the CSV that figures/recipes.py writes."""
-    with Path(path).open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    figure, ax = plt.subplots(figsize=(7.0, 4.0), layout="constrained")
-    for recipe in dict.fromkeys(row["recipe"] for row in rows):
-        mine = [row for row in rows if row["recipe"] == recipe]
-        ax.plot([int(row["passes"]) for row in mine], [float(row["val_loss"]) for row in mine], label=recipe)
-    ax.set(xlabel="simulation passes", ylabel="InfoNCE, validation")
-    ax.legend(fontsize=8)
+def recipes(*paths):
+    """Validation loss against passes of several recipes, a panel for each CSV that figures/recipes.py wrote."""
+    figure, axes = plt.subplots(1, len(paths), figsize=(6.0 * len(paths), 4.0), layout="constrained", squeeze=False)
+    for ax, path in zip(axes[0], map(Path, paths), strict=True):
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        for recipe, marker in zip(dict.fromkeys(row["recipe"] for row in rows), "os^Dv<>", strict=False):
+            mine = [row for row in rows if row["recipe"] == recipe]
+            passes, loss = ([float(row[name]) for row in mine] for name in ("passes", "val_loss"))
+            ax.plot(passes, loss, marker=marker, ms=4, label=recipe)
+        ax.set(xlabel="simulation passes", ylabel="InfoNCE, validation", title=path.stem.removeprefix("recipes_"))
+        ax.legend(fontsize=8)
     return figure
 
 

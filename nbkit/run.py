@@ -3,6 +3,7 @@
 import hashlib
 import json
 from dataclasses import asdict, dataclass, is_dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -28,6 +29,27 @@ class UnitMark:
         return torch.ones_like(grid.checked(delta))
 
 
+@dataclass(frozen=True)
+class FrozenMark:
+    """The trained mark of a run as it is: something to train heads on.
+
+    Parameters
+    ----------
+    run : folder of the run.
+    """
+
+    run: str
+
+    @cached_property
+    def mark(self):
+        """The mark itself."""
+        return load_run(self.run).mark
+
+    def __call__(self, delta, grid):
+        """M(x), shape (..., n, n, n)."""
+        return self.mark(delta, grid)
+
+
 def mark_settings(mark):
     """A mark's kind and settings, for JSON."""
     settings = asdict(mark) if is_dataclass(mark) else getattr(mark, "settings", {})
@@ -49,7 +71,7 @@ def mark_of_settings(settings):
     kind = settings.pop("kind")
     if kind == "LearnedMark":
         return LearnedMark(Grid(**settings.pop("grid")), **settings)
-    kinds = {"ClassicalMark": ClassicalMark, "UnitMark": UnitMark}
+    kinds = {"ClassicalMark": ClassicalMark, "UnitMark": UnitMark, "FrozenMark": FrozenMark}
     if kind not in kinds:
         raise ValueError(f"This run trained a mark of kind {kind!r}, which nbkit does not know; pass one as `mark`.")
     return kinds[kind](**settings)

@@ -22,12 +22,12 @@ from nbkit.shipped import run_folder
 
 INFORMATION = Recipe(
     batch=300,
-    learning_rate=7e-4,
+    learning_rate=2e-3,
     weight_decay=1e-4,
     clip=1.0,
     schedule="cosine",
     validation=1 / 3,
-    epochs=6,
+    epochs=8,
     patience=1000,
 )
 WANTED = ("Omega_m", "sigma_8")
