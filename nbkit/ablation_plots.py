@@ -1,5 +1,7 @@
 """The table of ablations -> two figures: what marks reach against kmax, and what switching something off costs."""
 
+from itertools import cycle
+
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -32,9 +34,9 @@ def against_kmax(rows):
     wide = next((row["mark"].partition(WIDE)[1:] for row in rows if WIDE in row["mark"]), None)
     for ax, quantity in zip(axes.flat, QUANTITIES, strict=True):
         for i, (mark, look) in enumerate(LOOKS.items()):
-            _line(ax, rows, mark, quantity, look, 0.003 * (i - 2))
+            _line(ax, rows, mark, quantity, look, 0.004 * (i - 2))
             if wide and mark in ("l_max = 0", FULL):
-                _line(ax, rows, mark + "".join(wide), quantity, look, 0.003 * (i - 2), "".join(wide))
+                _line(ax, rows, mark + "".join(wide), quantity, look, 0.004 * (i - 2), "".join(wide))
         ax.set(yscale="log", ylabel=LABELS[quantity])
         _round_ticks(ax.yaxis, ax.get_ylim())
     for ax in axes[1]:
@@ -45,19 +47,23 @@ def against_kmax(rows):
 
 
 def switched_off(rows):
-    """Each row's sigma and MSE over those of the full mark, resampled together, where something was switched off."""
-    kmaxes = sorted({row["kmax"] for row in rows if row["residual"] is False or row["cross"] is False})
+    """Each row's sigma and MSE over those of the full mark, resampled together, where something was switched off.
+
+    Every training is compared with the full mark of its own seed.
+    """
+    kmaxes = {row["kmax"] for row in rows if row["residual"] is False or row["cross"] is False}
     shown = [row for row in rows if row["kmax"] in kmaxes and row["mark"] != FULL]
     marks = list(dict.fromkeys(row["mark"] for row in shown))
+    series = sorted({(row["kmax"], row["seed"]) for row in shown})
     figure, axes = plt.subplots(1, 4, figsize=(11.0, 0.42 * len(marks) + 1.6), layout="constrained", sharey=True)
-    looks = dict(zip(kmaxes, ((BLUE, "o"), (RED, "s"), (GREEN, "D")), strict=False))
     for ax, quantity in zip(axes, QUANTITIES, strict=True):
         ax.axvline(1, color="0.5", lw=1)
-        for kmax, (colour, marker) in looks.items():
-            for row in (row for row in shown if row["kmax"] == kmax and np.isfinite(row[f"{quantity}_ratio"])):
-                y = marks.index(row["mark"]) + 0.18 * (2 * kmaxes.index(kmax) - len(kmaxes) + 1) + 0.08 * row["seed"]
-                _point(ax, y, row, f"{quantity}_ratio", colour, marker, across=True)
-            ax.plot([], [], marker, color=colour, label=rf"$k_{{\max}}={kmax:g}$")
+        for i, (one, colour, marker) in enumerate(zip(series, cycle((BLUE, RED, GREEN)), cycle("osD"), strict=False)):
+            for row in shown:
+                if (row["kmax"], row["seed"]) == one and np.isfinite(row[f"{quantity}_ratio"]):
+                    y = marks.index(row["mark"]) + 0.5 * ((i + 0.5) / len(series) - 0.5)
+                    _point(ax, y, row, f"{quantity}_ratio", colour, marker, across=True)
+            ax.plot([], [], marker, color=colour, ms=5, label=rf"$k_{{\max}}={one[0]:g}$, seed {one[1]}")
         ax.set(xscale="log", xlabel=LABELS[quantity].replace(" / prior variance", "") + "\nover that of the full mark")
         _round_ticks(ax.xaxis, ax.get_xlim())
     labels = [LOOKS[mark][2] if mark in LOOKS else mark.replace("l_max = 2, no", "no") for mark in marks]
@@ -71,13 +77,15 @@ def switched_off(rows):
 
 def _line(ax, rows, mark, quantity, look, shift, wide=""):
     colour, marker, label = look
+    first = min(row["seed"] for row in rows)  # marks that are not trained are in the table once a seed
     mine = [row for row in rows if row["mark"] == mark and np.isfinite(row[quantity])]
+    mine = [row for row in mine if row["run"] or row["seed"] == first]
     kmaxes = sorted({row["kmax"] for row in mine})
     means = [np.exp(np.mean([np.log(row[quantity]) for row in mine if row["kmax"] == k])) for k in kmaxes]
     face = {"mfc": "white"} if wide else {}
     ax.plot(np.array(kmaxes) + shift, means, "--" if wide else "-", color=colour, lw=1)
     for row in mine:
-        _point(ax, row["kmax"] + shift, row, quantity, colour, marker, **face)
+        _point(ax, row["kmax"] + shift + 0.0015 * row["seed"], row, quantity, colour, marker, **face)
     ax.plot([], [], marker, color=colour, ls="--" if wide else "-", ms=5, label=label + wide, **face)
 
 
