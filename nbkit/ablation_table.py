@@ -14,6 +14,7 @@ from nbkit.mark import ClassicalMark
 from nbkit.measured import measured
 from nbkit.regression import Recovery, recovery_elsewhere, unmarked
 from nbkit.suite import PRESETS, suite
+from nbkit.threads import one_thread
 
 SETS = ("BSQ", "latin_hypercube", *FISHER_SETS)
 # Weighs dense regions down, as the best of the 48 classical marks do at the paper's kmax; notebook 05 shows it, too.
@@ -72,7 +73,9 @@ def evaluation(marks, simulations, kmax, repeats=2, resampling=400, seed=0, clie
         {UNMARKED: unmarked(power[name].P_dd)} | {label: power[name][label] for label in marks} for name in SETS[:2]
     ]
     train, test = (power[name].theta for name in SETS[:2])
-    return Evaluation(forecasts, recovery_elsewhere(spectra[0], train, spectra[1], test, repeats=repeats, seed=seed))
+    with one_thread():
+        recovered = recovery_elsewhere(spectra[0], train, spectra[1], test, repeats=repeats, seed=seed)
+    return Evaluation(forecasts, recovered)
 
 
 def table(cases, preset, data_root=None, **options):
@@ -182,6 +185,13 @@ def between_seeds(rows, quantity):
             values, low, high = ([row[quantity + end] for row in same] for end in ENDS)
             out[key] = max(values) / min(values), max(low) > min(high)
     return out
+
+
+def in_words(row, quantities):
+    """A row's ratios to the full mark that was trained at the same kmax with the same seed, and their intervals."""
+    ratios = ([row[f"{quantity}_ratio{end}"] for end in ENDS] for quantity in quantities)
+    said = zip(quantities, ratios, strict=True)
+    return ", ".join(f"{quantity} {value:.2f} ({low:.2f} to {high:.2f})" for quantity, (value, low, high) in said)
 
 
 def text(rows):

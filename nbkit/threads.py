@@ -4,6 +4,7 @@ The slices do not depend on the number of threads, so sums over them come out bi
 """
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import lru_cache
 
 import numba
@@ -30,6 +31,20 @@ def over_slices(function, length, slices=SLICES):
     share(0)
     for other in others:
         other.result()
+
+
+@contextmanager
+def one_thread():
+    """Keep torch to one thread: with small matrices, threads wait for each other longer than they work.
+
+    On a machine that others use, too, that is a factor of ten.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @lru_cache(maxsize=4)

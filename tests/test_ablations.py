@@ -8,6 +8,7 @@ from dataclasses import asdict
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import torch
 from fake import FakeSet
 
 from nbkit import ablation_plots, ablation_table, ablations, paths
@@ -20,6 +21,7 @@ from nbkit.measured import Measured
 from nbkit.recipe import recipe_named
 from nbkit.run import load_run
 from nbkit.shipped import run_folder
+from nbkit.threads import one_thread
 from nbkit.train import train
 
 
@@ -204,6 +206,18 @@ def test_table_to_read_has_a_line_a_mark_and_kmax(rows):
     (line,) = (line for line in lines if line.startswith("0.20  l_max = 2, no residual"))
     assert line.split()[6:] == ["1.000", "1.300"] * 4 + ["4.00", "4.00"]
     assert next(line for line in lines if line.startswith("0.10  P_dd")).split()[2:] == ["inf"] * 4 + ["-"]
+
+
+def test_ratios_in_words(rows):
+    assert ablation_table.in_words(rows[0], QUANTITIES[:1]) == "sigma_Om 1.00 (0.90 to 1.10)"
+
+
+def test_threads_are_given_back():
+    before = torch.get_num_threads()
+    with pytest.raises(ZeroDivisionError), one_thread():
+        assert torch.get_num_threads() == 1
+        1 / 0  # noqa: B018
+    assert torch.get_num_threads() == before
 
 
 def test_row_of_a_run_is_found_by_what_it_is(rows):
