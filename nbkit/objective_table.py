@@ -68,10 +68,9 @@ def judges(preset):
 
 
 def planned(preset="demo"):
-    """All trainings of the comparison: every start at the paper's kmax, and the best ones to 0.3 h/Mpc."""
-    starts = ("unit", "classical", f"{preset}_l2", "function")
-    wide = [Training("information", 0.3, start) for start in starts[2:]]
-    return [Training("contrast", k) for k in KMAX] + [Training("information", 0.2, s) for s in starts] + wide
+    """All trainings of the comparison: every start at the paper's kmax, and the best one to 0.3 h/Mpc."""
+    starts = [Training("information", 0.2, start) for start in ("unit", "classical", f"{preset}_l2", "function")]
+    return [*(Training("contrast", k) for k in KMAX), *starts, Training("information", 0.3, "function")]
 
 
 def table(trainings, preset, **options):

@@ -16,7 +16,7 @@ from nbkit.train import train
 
 def test_plan_names_runs_and_the_commands_that_make_them(monkeypatch, tmp_path):
     monkeypatch.setenv("NBKIT_RUNS", str(tmp_path))
-    assert len({each.label for each in planned()}) == len(planned()) == 8
+    assert len({each.label for each in planned()}) == len(planned()) == 7
     one = Training("information", 0.2, "unit")
     assert one.run("demo") is None
     source = (paths.figures().parent / "notebooks" / "03_train.ipynb").read_text()
