@@ -34,6 +34,7 @@ COMPARED = {
     "mini": {
         "paper": replace(PAPER, epochs=SHORT),
         "tuned": replace(TUNED, epochs=SHORT),
+        "tuned, half the rate": replace(TUNED, epochs=SHORT, learning_rate=TUNED.learning_rate / 2),
         "tuned, small boxes first": replace(TUNED, epochs=SHORT),
     },
 }

@@ -25,28 +25,28 @@ def two_tasks(rows):
     rows : of `nbkit.objective_table.read`.
     """
     kmaxes = sorted({row["kmax"] for row in rows})
+    numbers = {said: number for number, said in enumerate(dict.fromkeys(map(_said, rows)))}
     figure, axes = plt.subplots(2, len(kmaxes), figsize=(10.0, 6.6), layout="constrained", sharex="col", sharey="row")
     for column, kmax in zip(axes.T, kmaxes, strict=True):
         here = [row for row in rows if row["kmax"] == kmax]
         plain = next(row for row in here if row["mark"] == UNMARKED)
         for ax, (name, symbol) in zip(column, PARAMETERS.items(), strict=True):
-            for number, row in enumerate(here):
-                _point(ax, row, f"sigma_{name}", plain[f"sigma_{name}"], number)
+            for row in here:
+                _point(ax, row, f"sigma_{name}", plain[f"sigma_{name}"], numbers[_said(row)])
             ax.axhline(1, color="0.6", lw=1)
             ax.set_yscale("log")
             ticks = [0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0]
             ax.set_yticks(ticks, [f"{t:g}" for t in ticks])
             ax.minorticks_off()
-            ax.set_ylabel(
-                rf"$\sigma({symbol})$ / $\sigma({symbol})$ of $P_{{\delta\delta}}$" if kmax == kmaxes[0] else ""
-            )
+            unit = rf"$\sigma({symbol})$ / $\sigma({symbol})$ of $P_{{\delta\delta}}$"
+            ax.set_ylabel(unit if kmax == kmaxes[0] else "")
         column[0].set_title(rf"spectra up to $k_{{\rm max}}={kmax:g}\,h$/Mpc", fontsize=10)
-        column[1].set_xlabel("InfoNCE of heads trained on the mark (validation)")
-    listed = [f"{i}  {_said(row)}" for i, row in enumerate(row for row in rows if row["kmax"] == kmaxes[-1])]
-    handles = [plt.Line2D([], [], ls="", color=_look(row)[0], marker=_look(row)[1]) for row in here]
-    figure.legend(
-        handles, listed, loc="outside right upper", fontsize=8, title="down: measures better\nleft: tells apart better"
-    )
+        column[1].set_xlabel("InfoNCE, validation")
+    looks = {_said(row): _look(row) for row in rows}
+    handles = [plt.Line2D([], [], ls="", color=looks[said][0], marker=looks[said][1]) for said in numbers]
+    listed = [f"{number}  {said}" for said, number in numbers.items()]
+    title = "down: measures better\nleft: tells apart better"
+    figure.legend(handles, listed, loc="outside right upper", fontsize=8, title=title)
     return figure
 
 
@@ -58,7 +58,7 @@ def _look(row):
 
 def _said(row):
     if row["objective"] is None:
-        return pretty(row["mark"])
+        return pretty(UNMARKED) if row["mark"] == UNMARKED else "best of 48 classical"
     start = f" from {row['start']}" if row["start"] else ""
     return rf"{row['objective']}{start}, $k<{row['trained_kmax']:g}$"
 
