@@ -197,15 +197,13 @@ def in_words(row, quantities):
 def text(rows):
     """The table to read: a line a mark and kmax, with sigma, MSE and validation loss of each seed beside each other."""
     seeds = sorted({row["seed"] for row in rows})
-    width = 7 * len(seeds) + 2
-    lines = [f"{'kmax  mark':34s}" + "".join(f"{name:>{width}s}" for name in (*QUANTITIES, "loss"))]
-    same = {}
-    for row in sorted(rows, key=lambda row: (row["kmax"], row["seed"])):
-        same.setdefault((row["kmax"], row["mark"]), []).append(row)
-    for (kmax, mark), each in same.items():
-        cells = ["".join(f"{row[quantity]:7.3f}" for row in each) for quantity in QUANTITIES]
-        cells.append("".join(f"{row['val_loss']:7.2f}" for row in each) if each[0]["run"] else "-")
-        if each[0]["run"] is None:
-            cells = [cell[:7] for cell in cells]
-        lines.append(f"{kmax:4.2f}  {mark:28s}" + "".join(f"{cell:>{width}s}" for cell in cells))
-    return "\n".join(lines)
+    lines = [f"{'kmax  mark':34s}" + "".join(f"{name:>9s}{'':{7 * len(seeds) - 7}s}" for name in (*QUANTITIES, "loss"))]
+    for kmax, mark in dict.fromkeys((row["kmax"], row["mark"]) for row in sorted(rows, key=lambda row: row["kmax"])):
+        same = {row["seed"]: row for row in rows if (row["kmax"], row["mark"]) == (kmax, mark)}
+        # What is not trained is the same for every seed.
+        mine = [same.get(seed) if seed == seeds[0] or same[min(same)]["run"] else None for seed in seeds]
+        lines.append(f"{kmax:4.2f}  {mark:28s}")
+        for name, digits in (*((quantity, 3) for quantity in QUANTITIES), ("val_loss", 2)):
+            values = (row and row[name] for row in mine)
+            lines[-1] += "  " + "".join(f"{'':7s}" if x is None else f"{x:7.{digits}f}" for x in values)
+    return "\n".join(line.rstrip() for line in lines)

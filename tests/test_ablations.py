@@ -201,11 +201,12 @@ def test_seeds_are_told_apart_only_outside_their_intervals(rows):
 
 def test_table_to_read_has_a_line_a_mark_and_kmax(rows):
     lines = ablation_table.text(rows).splitlines()
-    assert len(lines) == 1 + 17 + 3 * 5 and len({len(line) for line in lines}) == 1
+    assert len(lines) == 1 + 17 + 3 * 5
     assert lines[0].split() == ["kmax", "mark", *QUANTITIES, "loss"]
     (line,) = (line for line in lines if line.startswith("0.20  l_max = 2, no residual"))
     assert line.split()[6:] == ["1.000", "1.300"] * 4 + ["4.00", "4.00"]
-    assert next(line for line in lines if line.startswith("0.10  P_dd")).split()[2:] == ["inf"] * 4 + ["-"]
+    (line,) = (line for line in lines if line.startswith("0.10  P_dd"))
+    assert line.split()[2:] == ["inf"] * 4
 
 
 def test_ratios_in_words(rows):
