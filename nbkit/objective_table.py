@@ -15,7 +15,6 @@ from nbkit.fisher import UNMARKED, ingredients, standard
 from nbkit.launch import run_name
 from nbkit.measured import labelled_classical, measured
 from nbkit.run import FrozenMark, UnitMark, load_run
-from nbkit.shipped import run_folder
 from nbkit.suite import PRESETS, suite
 from nbkit.train import train
 
@@ -145,8 +144,3 @@ def read(path):
             {name: x or None if name in words else float(x) if x else None for name, x in row.items()}
             for row in csv.DictReader(file)
         ]
-
-
-def run_of(row):
-    """The Run behind a row: shipped, or in runs/train."""
-    return load_run(run_folder(row["run"]))

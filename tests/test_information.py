@@ -381,16 +381,21 @@ def test_the_best_function_is_better_than_where_the_search_began(sets, l_max):
 
 
 def test_an_additive_mark_is_imitated(sets):
-    """On the way through softplus nothing is lost that counts: the spectra tell the same, up to an affine map of M."""
-    data = Neighbourhood(sets, KMAX, 0.4, 0, Processes(CPU))
-    best = best_function(data, ("Omega_m", "sigma_8"), scales=(8.0,))
-    mark, error = imitation(best, sets["fiducial"].fields[:8], GRID)
-    assert error < 0.2
-    told = [
-        cross_validated(data.sample(data.measured(each), *data.training), torch.Generator().manual_seed(0), 10)
-        for each in (best, mark)
-    ]
-    assert (told[1] - told[0])[[0, 4]].abs().max() < 0.1
+    """Falling with density, rising with gradient and anisotropy: filters are found, and responses up to the bumps.
+
+    The steps at the ends are sharp on these boxes; where marks are trained, on universes, the error is 0.07.
+    """
+    delta = sets["fiducial"].fields
+    slope = np.linspace(-1, 1, NODES)
+    mark = replace(additive(), coefficients=tuple(map(tuple, (np.exp(-slope), 0.5 * slope, slope))))
+    learned, error = imitation(mark, delta[:8], GRID)
+    k = GRID.shells().k[GRID.shells().k < GRID.k_nyq]
+    with torch.no_grad():
+        assert torch.allclose(learned.G_l(k), torch.exp(-((k * mark.R) ** 2) / 2).expand(3, -1), atol=2e-3)
+    assert error < 0.25
+    M = mark(delta[8:], GRID)
+    with torch.no_grad():
+        assert float((learned(delta[8:], GRID) - M).std() / M.std()) < 1.5 * error
 
 
 def test_held_out_losses_are_those_the_trainer_reports(sets, whole):
