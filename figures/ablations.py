@@ -1,7 +1,7 @@
 """Ablations of the learned mark: trains what is missing and writes ablations_<preset>.csv, which notebook 08 draws.
 
-Run `python figures/ablations.py` (about an hour on two free cores). What is trained and measured is kept in runs/: stop
-it at any time, the next call goes on. For more training seeds than 0, name them: `python figures/ablations.py 0 1`.
+Run `python figures/ablations.py 0 1` for training seeds 0 and 1, those of demo's table: twenty minutes a seed
+on two free cores. What is trained and measured is kept in runs/: stop it at any time, the next call goes on.
 """
 
 import argparse

@@ -30,13 +30,14 @@ def against_kmax(rows):
     Every training is a point with its 95 % interval; lines join their means: full if trained at that kmax, dashed
     for those trained up to the largest. Marks that constrain nothing (fewer numbers than parameters) have no point.
     """
-    figure, axes = plt.subplots(2, 2, figsize=(9.0, 6.8), layout="constrained", sharex=True)
+    figure, axes = plt.subplots(2, 2, figsize=(10.0, 7.2), layout="constrained", sharex=True)
     wide = next((row["mark"].partition(WIDE)[1:] for row in rows if WIDE in row["mark"]), None)
     for ax, quantity in zip(axes.flat, QUANTITIES, strict=True):
         for i, (mark, look) in enumerate(LOOKS.items()):
-            _line(ax, rows, mark, quantity, look, 0.004 * (i - 2))
+            shift = 0.005 * (i - 2)
+            _line(ax, rows, mark, quantity, look, shift)
             if wide and mark in ("l_max = 0", FULL):
-                _line(ax, rows, mark + "".join(wide), quantity, look, 0.004 * (i - 2), "".join(wide))
+                _line(ax, rows, mark + "".join(wide), quantity, look, shift + 0.0025, "".join(wide))
         ax.set(yscale="log", ylabel=LABELS[quantity])
         _round_ticks(ax.yaxis, ax.get_ylim())
     for ax in axes[1]:
@@ -85,7 +86,7 @@ def _line(ax, rows, mark, quantity, look, shift, wide=""):
     face = {"mfc": "white"} if wide else {}
     ax.plot(np.array(kmaxes) + shift, means, "--" if wide else "-", color=colour, lw=1)
     for row in mine:
-        _point(ax, row["kmax"] + shift + 0.0015 * row["seed"], row, quantity, colour, marker, **face)
+        _point(ax, row["kmax"] + shift + 0.001 * row["seed"], row, quantity, colour, marker, **face)
     ax.plot([], [], marker, color=colour, ls="--" if wide else "-", ms=5, label=label + wide, **face)
 
 
