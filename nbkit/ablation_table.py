@@ -120,10 +120,10 @@ def numbers(result, label, over=FULL):
     }
 
 
-def write(rows, path):
+def write(rows, path, columns=(*COLUMNS, *NUMBERS)):
     """Keep a table as CSV, four digits a number."""
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*COLUMNS, *NUMBERS], lineterminator="\n")
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows({name: f"{x:.4g}" if isinstance(x, float) else x for name, x in row.items()} for row in rows)
 
@@ -162,10 +162,11 @@ def row_of(rows, run, preset):
     own = (row for row in rows if row["trained_kmax"] == row["kmax"])
     mine = [row for row in own if case and all(row[name] == value for name, value in asdict(case).items())]
     if not mine:
-        listed = ", ".join(sorted({row["run"] for row in rows if row["run"]}))
+        names = sorted({row["run"] for row in rows if row["run"]}, key=lambda name: (len(name), name))
         raise ValueError(
             f"The table of preset {preset!r} has no row for the run {run.folder.name} ({run.grid.n}^3 cells, "
-            f"{case_of(run) or type(run.mark).__name__}); name one of {listed}."
+            f"{case_of(run) or 'no learned mark trained by contrast'}); it has {len(names)} runs, for instance "
+            f"{', '.join(names[:3])}."
         )
     return mine[0]
 

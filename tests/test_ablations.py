@@ -225,7 +225,9 @@ def test_row_of_a_run_is_found_by_what_it_is(rows):
     run = load_run(run_folder("demo_l2"))
     row = ablation_table.row_of(rows, run, "demo")
     assert (row["kmax"], row["l_max"], row["residual"], row["cross"], row["seed"]) == (0.3, 2, True, True, 0)
-    with pytest.raises(ValueError, match=r"preset 'mini' has no row for the run demo_l2 \(32\^3 cells, Case.*name one"):
+    with pytest.raises(
+        ValueError, match=r"preset 'mini' has no row for the run demo_l2 \(32\^3 cells, Case.*for instance wide,"
+    ):
         ablation_table.row_of(rows, run, "mini")
 
 
