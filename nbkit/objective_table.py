@@ -6,7 +6,7 @@ Contrast asks which cosmology of the whole prior a box belongs to, information h
 import csv
 from dataclasses import dataclass, replace
 
-from nbkit import paths
+from nbkit import ablation_table, paths
 from nbkit.ablation_table import ENDS, QUANTITIES, evaluation
 from nbkit.ablations import Case, found
 from nbkit.cosmology import QUIJOTE_NAMES
@@ -129,11 +129,8 @@ def _numbers(result, label, best):
 
 
 def write(rows, path):
-    """Keep a table as CSV, four digits a number."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*COLUMNS, *NUMBERS], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({name: f"{x:.4g}" if isinstance(x, float) else x for name, x in row.items()} for row in rows)
+    """Keep a table as CSV."""
+    ablation_table.write(rows, path, (*COLUMNS, *NUMBERS))
 
 
 def read(path):
