@@ -56,6 +56,8 @@ def test_stored_notebook_is_whole(path):
     ignored = sum("nbval-ignore-output" in cell.metadata.get("tags", []) for cell in code)
     ignored += sum("NBVAL_IGNORE_OUTPUT" in cell.source for cell in code)
     assert ignored <= MOST_IGNORED
+    marked = [line for cell in code for line in cell.source.splitlines() if "NBVAL_IGNORE_OUTPUT" in line]
+    assert set(marked) <= {"# NBVAL_IGNORE_OUTPUT"}, "nbval knows the words only alone on their line"
     assert "papermill" not in notebook.metadata, "a papermill output: those belong in runs/"
     assert all(len(cell.source.splitlines()) <= 20 for cell in code)
 
