@@ -36,8 +36,8 @@ def losses(run, references=None):
         _draw_information(ax, *columns)
     else:
         _draw_losses(ax, *columns, chance(run.recipe))
-    for (label, loss), style in zip(dict(references or {}).items(), ("--", "-.", ":"), strict=False):
-        ax.axhline(getattr(loss, "best_loss", loss), color=BLACK, ls=style, lw=1.2, label=f"{label}, best validation")
+    for (label, loss), style in zip((references or {}).items(), ("--", "-.", ":"), strict=False):
+        ax.axhline(loss, color=BLACK, ls=style, lw=1.2, label=f"{label}, best validation")
     ax.legend(fontsize=8, **({} if run.heads is None else {"loc": "lower right", "bbox_to_anchor": (1, 0.08)}))
     return figure
 
