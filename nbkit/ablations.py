@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from nbkit import paths
 from nbkit.launch import run_name
 from nbkit.mark import LearnedMark
-from nbkit.recipe import recipe_named
+from nbkit.recipe import default_recipe, recipe_named
 from nbkit.run import load_run
 from nbkit.shipped import run_folder, shipped_runs
 from nbkit.suite import PRESETS
@@ -63,7 +63,7 @@ def case_of(run):
 
 def found(case, preset):
     """The finished Run of a Case, shipped or in runs/train; None if there is none."""
-    recipe = recipe_named("paper" if PRESETS[preset].grid.n >= 128 else "tuned")
+    recipe = recipe_named(default_recipe(PRESETS[preset].grid))
     for name in shipped_runs():
         run = load_run(run_folder(name))
         if case_of(run) == case and run.grid == PRESETS[preset].grid and run.recipe == recipe:

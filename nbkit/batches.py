@@ -4,6 +4,7 @@ import hashlib
 
 import numpy as np
 import torch
+from torch import nn
 
 from nbkit.checkpoint import read_tensors, write_tensors
 from nbkit.cosmology import PRIOR_BSQ
@@ -11,6 +12,7 @@ from nbkit.fields import Fields
 from nbkit.grid import to_fourier
 from nbkit.negatives import candidates, normalised
 from nbkit.objective import Batch, slices
+from nbkit.run import weights_hash
 from nbkit.spectra import spectra_of_modes
 from nbkit.summaries import marked_spectra, marked_summary, unmarked_summary
 
@@ -71,7 +73,8 @@ class TrainingData:
     def load_summaries(self, folder, mark=None):
         """Make S_delta (N, b), and S_M (N, 2b) of a mark that is given, or read them if `folder` has them already."""
         path = folder / "summaries.safetensors"
-        about = {"fingerprint": fingerprint(self._simulations), "kmax": self.kmax, "mark": repr(mark)}
+        which = weights_hash(mark) if isinstance(mark, nn.Module) else repr(mark)
+        about = {"fingerprint": fingerprint(self._simulations), "kmax": self.kmax, "mark": which}
         if self.processes.first and not (path.exists() and read_tensors(path)[1] == about):
             write_tensors(path, self._summaries(mark), about)
         self.processes.wait()

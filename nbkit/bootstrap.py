@@ -57,7 +57,7 @@ class Resampled:
 
     def sigma(self, fixed=(), level=LEVEL):
         """Interval of the marginalised errors, (P,); 0 for parameters held fixed, inf where F is not positive."""
-        return _interval(self._errors(self.forecast.F[None], fixed)[0], self.sigmas(fixed), level)
+        return interval(self._errors(self.forecast.F[None], fixed)[0], self.sigmas(fixed), level)
 
     def ratio(self, other, fixed=(), level=LEVEL):
         """Interval of sigma of another over sigma of this, (P,): above 1 where this one is better.
@@ -70,7 +70,7 @@ class Resampled:
         value, low, high = np.full((3, len(mine[0])), np.nan)
         with np.errstate(invalid="ignore"):
             ratio, ratios = (a[..., free] / b[..., free] for a, b in zip(its, mine, strict=True))
-        found = _interval(ratio, ratios, level)
+        found = interval(ratio, ratios, level)
         value[free], low[free], high[free] = found.value, found.low, found.high
         return Interval(value, low, high, level)
 
@@ -147,7 +147,7 @@ def _weighted_fisher(x, D, v, w, h):
     return F - scatter * (w @ w) / (1 - w @ w)
 
 
-def _interval(value, samples, level):
+def interval(value, samples, level):
     """value exp(-+ z s), with s half the width in the logarithm of the middle 68 % of the samples, z of a Gaussian.
 
     Percentiles of the samples themselves would carry the bias of an inverse twice, and miss the truth more often.

@@ -15,8 +15,9 @@ CPU_VOXELS = 64**3
 ARRAYS_A_SIMULATION = 100
 # Added to the variances by which S_M is standardised: at M = 1 it has none.
 LEAST_VARIANCE = 1e-4
-# Share of the newest batch in their running means.
-NEWEST = 0.1
+# Share of the newest batch in their running means at the full learning rate. It falls with the rate: a batch's mean is
+# noise to heads that have become sharp, and heads that hardly learn any more cannot follow it.
+NEWEST = 0.05
 
 
 class Batch(NamedTuple):
@@ -70,8 +71,13 @@ class MarkedObjective(nn.Module):
         return info_nce(scores, batch.positive, batch.excluded).sum()
 
     @torch.no_grad()
-    def follow(self, total):
-        """Move the heads' mean and variance of S_M towards those of the last step; `total` sums over processes."""
+    def follow(self, total, share):
+        """Move the heads' mean and variance of S_M towards those of the last step by a share of the way.
+
+        Parameters
+        ----------
+        total : sums a tensor over processes.
+        """
         if self._seen is None:
             return
         S_M = torch.cat(self._seen).double()
@@ -80,8 +86,8 @@ class MarkedObjective(nn.Module):
             [1, S_M.shape[1], S_M.shape[1]]
         )
         mean, square = (x / count for x in sums)
-        self.heads.marked_mean.lerp_(mean.float(), NEWEST)
-        self.heads.marked_variance.lerp_((square - mean**2 + LEAST_VARIANCE).float(), NEWEST)
+        self.heads.marked_mean.lerp_(mean.float(), share)
+        self.heads.marked_variance.lerp_((square - mean**2 + LEAST_VARIANCE).float(), share)
 
 
 def micro_batch(grid, device):

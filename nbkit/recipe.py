@@ -6,6 +6,7 @@ from math import cos, pi
 from nbkit.negatives import Negatives
 
 SCHEDULES = ("plateau", "cosine")
+STARTS = ("unit", "classical")
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,13 @@ class Recipe:
     patience, min_delta : epochs without a gain of `min_delta` in validation loss before a stage ends.
     validation : fraction of the simulations held out.
     pretrain_epochs, epochs : most epochs of stage one and of stage two.
-    pretrain_batch, pretrain_rate : batch and learning rate of stage one.
+    head_epochs : epochs between them, in which the heads alone learn to read the mark that training starts from.
+    pretrain_batch, pretrain_rate : batch and learning rate of stage one and of those.
     temperature, width, dimension : tau of the score, hidden width of the projectors, dimension D of the embeddings.
     negatives : counts and scales of the candidates.
-    kick : scatter of the output layer of h_0 at the start. 0 is M = 1 to the last bit, where a marked summary is the
-        same for all simulations and the mark hears little but noise; a little lets it learn from the first step.
+    start : "unit" starts the mark at M = 1; "classical" at the imitation of a classical one, see `nbkit.imitation`.
+    kick : scatter of the output layer of h_0 at the start "unit". 0 is M = 1 to the last bit, where a marked summary is
+        the same for all simulations and the mark hears little but noise; a little lets it learn from the first step.
     standardise : show the heads summaries of about zero mean and unit scatter instead of raw ones.
     keep_metric : start stage two from the metric of stage one instead of the identity.
     """
@@ -48,6 +51,7 @@ class Recipe:
     min_delta: float = 1e-5
     validation: float = 0.15
     pretrain_epochs: int = 200
+    head_epochs: int = 0
     epochs: int = 700
     pretrain_batch: int = 16
     pretrain_rate: float = 5e-4
@@ -55,6 +59,7 @@ class Recipe:
     width: int = 64
     dimension: int = 16
     negatives: Negatives = field(default_factory=Negatives)
+    start: str = "unit"
     kick: float = 0.0
     standardise: bool = False
     keep_metric: bool = False
@@ -64,6 +69,8 @@ class Recipe:
             object.__setattr__(self, "negatives", Negatives(**self.negatives))
         if self.schedule not in SCHEDULES:
             raise ValueError(f"schedule is {self.schedule!r}; allowed are {', '.join(SCHEDULES)}.")
+        if self.start not in STARTS:
+            raise ValueError(f"start is {self.start!r}; allowed are {', '.join(STARTS)}.")
         for name in ("batch", "pretrain_batch", "epochs", "width", "dimension", "patience"):
             if not (isinstance(getattr(self, name), int) and getattr(self, name) >= 1):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be a whole number of at least 1.")
@@ -92,11 +99,19 @@ TUNED = Recipe(
     standardise=True,
     keep_metric=True,
 )
-RECIPES = {"paper": Recipe(), "tuned": TUNED}
+# Where a pass over the simulations is dear, it is not spent on heads: they first learn to read a mark that already says
+# something, from summaries made once, and then follow the mark with small steps.
+WARM = replace(TUNED, pretrain_epochs=30, head_epochs=40, start="classical", learning_rate=3e-4, mark_rate=10.0)
+RECIPES = {"paper": Recipe(), "tuned": TUNED, "warm": WARM}
+
+
+def default_recipe(grid):
+    """Name of the recipe for boxes of a Grid: the paper's from 128^3 on, those tuned at `mini` and `demo` below."""
+    return "paper" if grid.n >= 128 else "warm" if grid.n >= 64 else "tuned"
 
 
 def recipe_named(recipe, **changes):
-    """The Recipe of a name ("paper", "tuned") or the one given, with `changes` to single settings."""
+    """The Recipe of a name ("paper", "tuned", "warm") or the one given, with `changes` to single settings."""
     if isinstance(recipe, str):
         if recipe not in RECIPES:
             raise ValueError(f"recipe is {recipe!r}; allowed are {', '.join(RECIPES)}, or a Recipe.")

@@ -160,7 +160,7 @@ def claimed_folder(out, settings, fresh):
     if about.is_file():
         there = json.loads(about.read_text())
         if fresh:
-            for name in ("run.json", "last", "best", "unmarked", "summaries", "history.csv"):
+            for name in ("run.json", "last", "best", "unmarked", "heads", "summaries", "history.csv"):
                 (folder / (name if "." in name else f"{name}.safetensors")).unlink(missing_ok=True)
         elif there != settings:
             differing = [k for k in settings.keys() | there.keys() if there.get(k) != settings.get(k)]

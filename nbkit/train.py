@@ -5,15 +5,17 @@ import warnings
 from copy import deepcopy
 from dataclasses import asdict
 
+import numpy as np
 import torch
 from torch import nn
 
 from nbkit.batches import WEIGHTS, TrainingData, fingerprint, generator
 from nbkit.contrast import Heads
+from nbkit.imitation import CLASSICAL, IMITATED_ON, imitation
 from nbkit.mark import LearnedMark
 from nbkit.objective import LEAST_VARIANCE
 from nbkit.processes import Processes, chosen_device
-from nbkit.recipe import as_json, recipe_named
+from nbkit.recipe import as_json, default_recipe, recipe_named
 from nbkit.run import claimed_folder, load_run, mark_settings, weights_hash
 from nbkit.trainer import Trainer
 
@@ -49,7 +51,7 @@ def train(
     ----------
     simulations : a set of a suite, or anything with len(), `theta` (N, 5), `grid` and simulations[list] -> fields.
     out : folder for run.json, checkpoints and history.csv.
-    recipe : "paper", "tuned" or a Recipe; default the paper's from 128^3 on, else the tuned one.
+    recipe : "paper", "tuned", "warm" or a Recipe; default that of the grid, see `nbkit.recipe.default_recipe`.
     kmax : largest k of the spectra [h/Mpc].
     l_max, radial, cross : of the LearnedMark.
     residual : reward only what the mark adds to P_dd.
@@ -61,7 +63,7 @@ def train(
     fresh : throw away what the folder holds of another run.
     """
     grid, processes = simulations.grid, Processes(chosen_device(device))
-    recipe = recipe_named(recipe or ("paper" if grid.n >= 128 else "tuned"))
+    recipe = recipe_named(recipe or default_recipe(grid))
     kmax = float(kmax)
     bins = grid.bins(kmax)  # refuses what the grid does not hold
     if kmax > TAPER_BEGINS * grid.k_nyq:
@@ -77,7 +79,7 @@ def train(
         torch.manual_seed(generator(seed, WEIGHTS).initial_seed())
         heads = Heads(len(bins.k), recipe.width, recipe.dimension, residual)
         # A copy: the caller's mark keeps its weights, and a second call starts where the first did.
-        mark = _kicked(LearnedMark(grid, l_max, radial, cross), recipe.kick) if mark is None else deepcopy(mark)
+        mark = _start(recipe, simulations, l_max, radial, cross, seed) if mark is None else deepcopy(mark)
     learned = isinstance(mark, nn.Module) and any(True for _ in mark.parameters())
     settings = {
         "recipe": as_json(recipe),
@@ -95,22 +97,26 @@ def train(
     processes.wait()
     folder = claimed_folder(out, settings, False)
     data = TrainingData(simulations, recipe, kmax, seed, processes, memory)
-    data.load_summaries(folder, None if learned else mark)
-    if recipe.standardise:
-        _standardise(heads, data)
     heads.to(processes.device)
     if learned:
         mark.to(processes.device)
+    data.load_summaries(folder, None if learned and not recipe.head_epochs else mark)
+    if recipe.standardise:
+        _standardise(heads, data)
     trainer = Trainer(data, mark, heads, recipe, folder, processes, checkpoint_every, stop, on_epoch, progress)
     trainer.train()
     processes.wait()
     return load_run(folder, mark if learned and not isinstance(mark, LearnedMark) else None, processes.device)
 
 
-def _kicked(mark, kick):
-    """The mark with an output layer of h_0, and of h_0 alone, that has the scatter `kick`."""
+def _start(recipe, simulations, l_max, radial, cross, seed):
+    """The mark that a recipe starts from."""
+    if recipe.start == "classical":
+        boxes = np.linspace(0, len(simulations), IMITATED_ON, endpoint=False).astype(int).tolist()
+        return imitation(CLASSICAL, simulations[boxes], simulations.grid, l_max, radial, cross, seed)[0]
+    mark = LearnedMark(simulations.grid, l_max, radial, cross)
     with torch.no_grad():
-        mark.responses.v[0].normal_(0, kick)
+        mark.responses.v[0].normal_(0, recipe.kick)  # h_0 alone
     return mark
 
 

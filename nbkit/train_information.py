@@ -1,7 +1,6 @@
 """Simulations around the fiducial point to a mark that measures it well: the second objective, beside `nbkit.train`."""
 
 import json
-import warnings
 from copy import deepcopy
 from dataclasses import asdict
 
@@ -10,10 +9,10 @@ from torch import nn
 
 from nbkit.batches import WEIGHTS, generator
 from nbkit.best_function import best_function
-from nbkit.imitation import imitation
+from nbkit.imitation import CLASSICAL, IMITATED_ON, imitation
 from nbkit.information import wanted_rows
 from nbkit.information_trainer import InformationTrainer
-from nbkit.mark import ClassicalMark, LearnedMark
+from nbkit.mark import LearnedMark
 from nbkit.neighbourhood import Neighbourhood
 from nbkit.processes import Processes, chosen_device
 from nbkit.recipe import Recipe, as_json, recipe_named
@@ -32,13 +31,9 @@ INFORMATION = Recipe(
 )
 WANTED = ("Omega_m", "sigma_8")
 STARTS = ("unit", "classical", "function")
-# The classical mark to start from: of the 48 the best on sigma_8 at kmax = 0.2 h/Mpc.
-CLASSICAL = ClassicalMark(2.0, 0.0)
 # Scatter of the output weights at the start "unit". At M = 1 itself P_dm and P_mm repeat P_dd, and which way to go is
 # not defined: information does not change when M - 1 is made smaller, only when it becomes 0.
 UNIT_SCATTER = 0.1
-# Boxes that an imitation is fitted on, and the error of M, in units of its scatter, above which a warning says so.
-IMITATED_ON, WORST_IMITATION = 8, 0.3
 
 
 def train_information(
@@ -151,13 +146,7 @@ def start_mark(start, data, l_max=2, radial="fourier", cross=True, seed=0, param
         return unit_mark(data.grid, l_max, radial, cross, seed)
     target = CLASSICAL if start == "classical" else best_function(data, parameters, l_max, seed=seed)
     delta = data.joined[data.training[0][:IMITATED_ON].tolist()]
-    mark, error = imitation(target, delta, data.grid, l_max, radial, cross, seed)
-    if error > WORST_IMITATION:
-        warnings.warn(
-            f"The learned mark imitates {type(target).__name__} with an error of {error:.0%} of its scatter.",
-            stacklevel=2,
-        )
-    return mark
+    return imitation(target, delta, data.grid, l_max, radial, cross, seed)[0]
 
 
 def unit_mark(grid, l_max=2, radial="fourier", cross=True, seed=0):

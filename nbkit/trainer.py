@@ -17,7 +17,7 @@ from nbkit.checkpoint import (
     write_atomically,
     write_tensors,
 )
-from nbkit.objective import MarkedObjective, UnmarkedObjective, micro_batch
+from nbkit.objective import NEWEST, MarkedObjective, UnmarkedObjective, micro_batch
 from nbkit.progress import Bar, Progress
 
 # A loss this many times chance above the best one, in this many batches in a row, will not come back. One such batch
@@ -49,7 +49,7 @@ class Trainer:
     Parameters
     ----------
     data : TrainingData with its summaries loaded.
-    mark, heads : what is trained; of a mark without parameters `data` holds S_M, and only the heads are trained.
+    mark, heads : what is trained; of a mark without parameters only the heads are, on the S_M that `data` holds.
     recipe, folder, processes : how, where to, and with whom.
     checkpoint_every : seconds between checkpoints; a resumed run repeats what came after the last, bit for bit.
     stop : callable asked after every step; True ends the training with what is best so far.
@@ -62,11 +62,12 @@ class Trainer:
         self.processes, self.checkpoint_every, self.show = processes, checkpoint_every, show
         self.stop, self.on_epoch = stop or (lambda: False), on_epoch or (lambda trainer: None)
         self.progress, self.stopped = Progress(), False
+        self.learned = isinstance(mark, torch.nn.Module) and any(True for _ in mark.parameters())
         self.chance = log(recipe.negatives.total(recipe.batch))
         self._restored, self._best, self._saved_at, self._lost = None, None, time.monotonic(), 0
 
     def train(self):
-        """Run, or go on with, both stages; `stopped` tells whether they were asked to end early."""
+        """Run, or go on with, all stages; `stopped` tells whether they were asked to end early."""
         if (self.folder / "last.safetensors").exists():
             self._restored, about = read_tensors(self.folder / "last.safetensors")
             self.progress = Progress(**about)
@@ -79,6 +80,14 @@ class Trainer:
             restore_weights(stage.objective, "weights", self._best)
             if self.recipe.keep_metric:
                 self.heads.metric.load_state_dict(stage.objective.metric.state_dict())
+            follows = "heads" if self.learned and self.recipe.head_epochs else "marked"
+            self.progress = Progress(follows, history=self.progress.history)
+        if self.progress.stage == "heads":
+            stage = self._heads()
+            self._fit(stage)
+            if self.stopped:
+                return
+            restore_weights(stage.objective, "weights", self._best)
             self.progress = Progress("marked", history=self.progress.history)
         if self.progress.stage == "marked":
             stage = self._marked()
@@ -94,19 +103,25 @@ class Trainer:
         size, epochs = recipe.pretrain_batch, recipe.pretrain_epochs
         return Stage("unmarked", 0, objective, groups, size, epochs, "unmarked.safetensors", None)
 
+    def _heads(self):
+        heads, recipe, data = self.heads, self.recipe, self.data
+        objective = MarkedObjective(self.mark, heads, data.grid, data.kmax, recipe.temperature)
+        groups = [([heads.marked, heads.metric, heads.theta], recipe.pretrain_rate)]
+        size, epochs = recipe.pretrain_batch, recipe.head_epochs
+        return Stage("heads", 2, objective, groups, size, epochs, "heads.safetensors", None)
+
     def _marked(self):
         heads, recipe, data = self.heads, self.recipe, self.data
-        follows = recipe.standardise and data.S_M is None
+        follows = recipe.standardise and self.learned
         objective = MarkedObjective(self.mark, heads, data.grid, data.kmax, recipe.temperature, follows)
-        groups = [
-            ([heads.marked, heads.metric], recipe.learning_rate),
-            ([heads.theta], recipe.learning_rate * recipe.theta_rate),
-        ]
-        micro = None
-        if data.S_M is None:
-            groups.append(([self.mark], recipe.learning_rate * recipe.mark_rate))
+        # Heads of a mark that does not learn are trained as those of one that does are before it begins to.
+        alone = recipe.head_epochs and not self.learned
+        rate, epochs = (recipe.pretrain_rate, recipe.head_epochs) if alone else (recipe.learning_rate, recipe.epochs)
+        groups, micro = [([heads.marked, heads.metric], rate), ([heads.theta], rate * recipe.theta_rate)], None
+        if self.learned:
+            groups.append(([self.mark], rate * recipe.mark_rate))
             micro = micro_batch(data.grid, self.processes.device)
-        return Stage("marked", 1, objective, groups, recipe.batch, recipe.epochs, "best.safetensors", micro)
+        return Stage("marked", 1, objective, groups, recipe.batch, epochs, "best.safetensors", micro)
 
     def _fit(self, stage):
         now, data, self._best = self.progress, self.data, None
@@ -159,7 +174,8 @@ class Trainer:
             raise self._diverged(stage, ids, f"the loss is {loss:.4g} and the norm of its gradient {norm:.4g}")
         optimizer.step()
         if isinstance(stage.objective, MarkedObjective):
-            stage.objective.follow(self.processes.summed)
+            share = NEWEST * self.progress.rate(1.0, self.recipe, steps, stage.epochs)
+            stage.objective.follow(self.processes.summed, share)
         return loss
 
     @torch.no_grad()

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from copy import deepcopy
 from dataclasses import replace
 from math import isfinite, log
 from pathlib import Path
@@ -27,7 +28,7 @@ from nbkit.objective import Batch, MarkedObjective
 from nbkit.processes import Processes, chosen_device
 from nbkit.progress import Progress
 from nbkit.recipe import RECIPES, Recipe, as_json, cosine_factor, recipe_named
-from nbkit.run import UnitMark, load_run
+from nbkit.run import UnitMark, load_run, weights_hash
 from nbkit.train import train
 from nbkit.trainer import TrainingDiverged
 
@@ -215,11 +216,12 @@ def test_stopped_and_continued_is_the_same_too(small, tmp_path):
     same_run(tmp_path / "whole", tmp_path / "stopped")
 
 
-def test_standardised_training_is_exact_too(small, tmp_path):
+@pytest.mark.parametrize("changes", [{}, {"head_epochs": 2, "start": "classical"}], ids=["tuned", "warm"])
+def test_standardised_training_is_exact_too(small, tmp_path, changes):
     """The running mean and variance of S_M are part of what a checkpoint keeps."""
-    recipe = replace(RECIPE, standardise=True, schedule="cosine")
+    recipe = replace(RECIPE, standardise=True, schedule="cosine", **changes)
     whole = trained(small, tmp_path / "whole", recipe)
-    for steps in (9, 3):
+    for steps in (9, 3, 6):
         asked = iter([False] * (steps - 1) + [True] * 1000)
         trained(small, tmp_path / "stopped", recipe, stop=lambda asked=asked: next(asked))
     trained(small, tmp_path / "stopped", recipe)
@@ -230,12 +232,41 @@ def test_standardised_training_is_exact_too(small, tmp_path):
     assert (whole.heads.marked_variance > 1e-4).all()
 
 
+def test_heads_learn_to_read_the_first_mark_before_it_moves(simulations, tmp_path):
+    """Between the stages the heads, and nothing else, learn; S_M of the start is measured once and standardised."""
+    recipe = replace(RECIPE, standardise=True, pretrain_rate=5e-3, head_epochs=6, start="classical", epochs=1)
+    marks = []
+    run = trained(simulations, tmp_path, recipe, on_epoch=lambda t: marks.append(weights_hash(t.mark)))
+    assert [row["stage"] for row in run.history] == ["unmarked"] * 2 + ["heads"] * 6 + ["marked"]
+    assert len(set(marks[:8])) == 1 and marks[8] != marks[0]
+    losses = run.column("val_loss", "heads")
+    assert min(losses) < losses[0]
+    at_start, _ = read_tensors(tmp_path / "heads.safetensors")
+    tensors, _ = read_tensors(tmp_path / "summaries.safetensors")
+    training = TrainingData(simulations, recipe, 0.3, 3, Processes(CPU)).training
+    torch.testing.assert_close(at_start["weights.heads.marked_mean"], tensors["S_M"][training].mean(0))
+    # A mark that does not learn has its heads trained in the same way, for as long.
+    fixed = trained(simulations, tmp_path / "fixed", recipe, mark=ClassicalMark(2.0, 0.0))
+    assert len(fixed.column("val_loss")) == 6
+
+
+def test_a_classical_start_is_one(simulations, tmp_path):
+    seen = []
+    recipe = replace(RECIPE, pretrain_epochs=1, epochs=1, start="classical")
+    trained(simulations, tmp_path, recipe, on_epoch=lambda t: seen.append(deepcopy(t.mark)))
+    delta, grid = simulations[[0, 40]], simulations.grid
+    wanted = ClassicalMark(2.0, 0.0)(delta, grid).flatten()
+    with torch.no_grad():
+        M = seen[0](delta, grid).flatten()
+    assert torch.corrcoef(torch.stack([M, wanted]))[0, 1] > 0.95
+
+
 def test_following_is_the_running_mean_of_what_was_seen(simulations):
     batch, bins = batch_of(simulations, 6, 0.3, torch.float32)
     objective = MarkedObjective(stirred(LearnedMark(simulations.grid)), Heads(bins), simulations.grid, 0.3, 0.05, True)
     objective(batch)
     S_M = objective.S_M(batch.marked).detach()
-    objective.follow(lambda tensor: tensor)
+    objective.follow(lambda tensor: tensor, 0.1)
     torch.testing.assert_close(objective.heads.marked_mean, 0.1 * S_M.mean(0))
     torch.testing.assert_close(objective.heads.marked_variance, 0.9 + 0.1 * (S_M.var(0, correction=0) + 1e-4))
 
