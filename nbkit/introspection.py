@@ -8,15 +8,18 @@ import numpy as np
 import torch
 from torch.nn.functional import softplus
 
+from nbkit.archive import archived
 from nbkit.bootstrap import resampled, resamples
 from nbkit.environment import CLASSES, web_class
 from nbkit.fisher import ingredients
 from nbkit.grid import Grid
 from nbkit.invariants import transformed
 from nbkit.mark import LearnedMark, load_mark, marked_field
+from nbkit.measured import identity
 from nbkit.run import load_run
 from nbkit.shipped import run_folder
 from nbkit.spectra import spectra
+from nbkit.suite import suite
 
 # What the cross term h_x sees, in the order of its weights.
 CROSSED = ("E0", "E2", "I3")
@@ -115,6 +118,14 @@ def term_means(mark, simulations, count=8):
     """The `means` of an Anatomy, over a few simulations and to three decimals, so that they are the same everywhere."""
     boxes = [anatomy(mark, simulations[i], simulations.grid) for i in range(min(count, len(simulations)))]
     return {name: round(sum(box.means[name] for box in boxes) / len(boxes), 3) for name in boxes[0].means}
+
+
+def suite_means(mark, preset, data_root=None):
+    """`term_means` over the fiducial set of a preset: at once where they come with the kit, else on its suite."""
+    archive = None if data_root else archived(preset)
+    if archive is not None and identity(mark) in archive.means:
+        return archive.means[identity(mark)]
+    return term_means(mark, suite(preset, sets=("fiducial",), data_root=data_root)["fiducial"])
 
 
 def variants(mark, means):

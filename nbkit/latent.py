@@ -14,8 +14,9 @@ from nbkit.batches import fingerprint
 from nbkit.contrast import mahalanobis_scores
 from nbkit.cosmology import PARAMETERS, PRIOR_BSQ
 from nbkit.negatives import normalised
-from nbkit.run import UnitMark
-from nbkit.suite import PRESETS
+from nbkit.run import UnitMark, load_run
+from nbkit.shipped import run_folder, shipped_runs
+from nbkit.suite import PRESETS, suite
 from nbkit.summaries import marked_summary, unmarked_summary
 from nbkit.train import train
 
@@ -90,6 +91,16 @@ def unit_run(run, simulations, **options):
     about = json.dumps([asked, len(simulations), fingerprint(simulations)], sort_keys=True)
     folder = paths.runs() / "train" / f"unit_{hashlib.sha256(about.encode()).hexdigest()[:12]}"
     return train(simulations, folder, mark=UnitMark(), **asked | {"recipe": run.recipe}, **options)
+
+
+def suite_unit_run(run, preset, data_root=None, **options):
+    """As `unit_run` for the training set of a preset: at once where it comes with the kit."""
+    asked = ("recipe", "kmax", "residual", "seed", "grid")
+    for name in shipped_runs():
+        kept = load_run(run_folder(name))
+        if kept.mark == UnitMark() and all(kept.settings[each] == run.settings[each] for each in asked):
+            return kept
+    return unit_run(run, suite(preset, sets=("BSQ",), data_root=data_root)["BSQ"], **options)
 
 
 def theta_embedding(run, theta):

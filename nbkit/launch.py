@@ -3,14 +3,15 @@
 import argparse
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from nbkit.neighbourhood import SETS
-from nbkit.recipe import RECIPES
+from nbkit.recipe import RECIPES, default_recipe, recipe_named
 from nbkit.suite import PRESETS, suite
 from nbkit.train import train
-from nbkit.train_information import STARTS, train_information
+from nbkit.train_information import INFORMATION, STARTS, train_information
 
 OBJECTIVES = ("contrast", "information")
 
@@ -43,6 +44,7 @@ def arguments(line=None):
     parser.add_argument("--objective", choices=OBJECTIVES, default="contrast")
     parser.add_argument("--start", default="function", help=f"of information: {', '.join(STARTS)}, or a run by name")
     parser.add_argument("--recipe", choices=RECIPES, help="of contrast")
+    parser.add_argument("--epochs", type=int, help="most epochs of the mark's training; default that of the recipe")
     parser.add_argument("--kmax", type=float, default=0.3)
     parser.add_argument("--l-max", type=int, default=2)
     parser.add_argument("--radial", default="fourier")
@@ -99,10 +101,15 @@ def main(line=None):
     preset = PRESETS[asked.pop("preset")]
     source = {"sets": ("BSQ",) if contrast else SETS, "data_root": asked.pop("data_root")}
     sets = suite(preset if contrast else preset.near, **source)
-    for unused in ("start",) if contrast else ("recipe", "residual"):
-        asked.pop(unused)
-    trained = partial(train, sets["BSQ"]) if contrast else partial(train_information, sets)
-    trained(asked.pop("out"), on_epoch=say, **asked)
+    if contrast:
+        recipe = recipe_named(asked.pop("recipe") or default_recipe(preset.grid))
+        trained, options = partial(train, sets["BSQ"]), {"residual": asked.pop("residual")}
+    else:
+        recipe, trained, options = INFORMATION, partial(train_information, sets), {"start": asked["start"]}
+    epochs = asked.pop("epochs") or recipe.epochs
+    for unused in ("start", "recipe", "residual"):
+        asked.pop(unused, None)
+    trained(asked.pop("out"), recipe=replace(recipe, epochs=epochs), on_epoch=say, **options, **asked)
 
 
 if __name__ == "__main__":

@@ -155,6 +155,21 @@ def suite(preset="demo", sets=None, root=None, data_root=None, client=None, prog
     return Suite(preset, {name: SimulationSet(path) for name, path in files.items()})
 
 
+def contents(preset, name):
+    """Thetas, seeds and settings of a set of a Preset of embedded universes, made or not."""
+    grid, simulator, count = preset.grid, preset.simulator, preset.count(name)
+    if name == "BSQ":
+        theta = sobol_thetas(count)
+    elif name == "latin_hypercube":
+        theta = latin_hypercube_thetas(count)
+    else:
+        theta = np.tile(derivative_thetas().get(name, FIDUCIAL), (count, 1))
+    settings = {"source": "nbkit", "n": grid.n, "box_size": grid.box_size, "mas": grid.mas}
+    settings |= {what: getattr(simulator, what) for what in ("particles", "force_factor", "steps")}
+    settings |= {"a_start": A_START, "softening": list(SOFTENING)}
+    return Contents(theta, FIRST_SEED[name] + preset.first(name) + np.arange(count), settings)
+
+
 @dataclass(frozen=True)
 class _Simulations:
     """Universes of the embedded simulator; `nbkit.quijote.Files` offers the same three methods."""
@@ -162,18 +177,8 @@ class _Simulations:
     preset: Preset
 
     def contents(self, name):
-        """Thetas, seeds and settings of a set."""
-        grid, simulator, count = self.preset.grid, self.preset.simulator, self.preset.count(name)
-        if name == "BSQ":
-            theta = sobol_thetas(count)
-        elif name == "latin_hypercube":
-            theta = latin_hypercube_thetas(count)
-        else:
-            theta = np.tile(derivative_thetas().get(name, FIDUCIAL), (count, 1))
-        settings = {"source": "nbkit", "n": grid.n, "box_size": grid.box_size, "mas": grid.mas}
-        settings |= {what: getattr(simulator, what) for what in ("particles", "force_factor", "steps")}
-        settings |= {"a_start": A_START, "softening": list(SOFTENING)}
-        return Contents(theta, FIRST_SEED[name] + self.preset.first(name) + np.arange(count), settings)
+        """See `contents`."""
+        return contents(self.preset, name)
 
     def calls(self, name, contents, rows):
         """{row: arguments of `field`} for those of the rows that can be made: all."""

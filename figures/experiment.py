@@ -1,0 +1,116 @@
+"""The whole paper on the preset `mini`: suites, trainings, spectra, figures; `make experiment` runs it.
+
+Hours on two cores. Every stage is kept as it goes: stop it at any time, the next call goes on. What it ships goes to
+nbkit/trained/, and its figures to results.json. `python figures/experiment.py results` makes the figures alone, from
+the spectra that come with the kit.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from importlib.metadata import version
+
+from nbkit import archive, experiment, paths
+from nbkit.archive import FOLDER
+from nbkit.checkpoint import write_json
+from nbkit.experiment import PRESET, TAKEN_APART, TRAININGS
+from nbkit.fisher import SETS as FISHER_SETS
+from nbkit.introspection import term_means, variants
+from nbkit.measured import measured
+from nbkit.neighbourhood import SETS as NEAR
+from nbkit.run import load_run
+from nbkit.shipped import ship
+from nbkit.suite import PRESETS, SETS, suite
+
+JOBS = 2  # trainings at a time, which share the cores
+LOG = paths.runs() / "experiment" / "stages.json"
+
+
+@contextmanager
+def stage(name):
+    """Add the time of what is done inside to the log: core seconds, because stages differ in how many they use."""
+    since, before = time.monotonic(), os.times()
+    try:
+        yield
+    finally:
+        after = os.times()
+        used = sum(after[:4]) - sum(before[:4])
+        log = json.loads(LOG.read_text()) if LOG.exists() else {}
+        row = log.get(name, {"seconds": 0.0, "core_seconds": 0.0})
+        log[name] = {"seconds": row["seconds"] + time.monotonic() - since, "core_seconds": row["core_seconds"] + used}
+        write_json(LOG, log)
+
+
+def train(training):
+    """Train in a process of its own, unless it is finished."""
+    threads = {"OMP_NUM_THREADS": str(max(1, os.cpu_count() // JOBS))}
+    training.folder.mkdir(parents=True, exist_ok=True)
+    with (training.folder / "log.txt").open("a") as log:
+        command = [sys.executable, "-m", "nbkit.launch", *training.words]
+        subprocess.run(command, env=os.environ | threads, stdout=log, stderr=log, check=True)
+
+
+def spectra():
+    """Measure the marks on the suite and write the archive."""
+    simulations, runs = suite(PRESET), {name: load_run(each.folder) for name, each in TRAININGS.items()}
+    marks, means = experiment.spectra_needed(runs), {}
+    power = measured({name: simulations[name] for name in SETS}, marks)
+    for name in TAKEN_APART:
+        means[name] = term_means(runs[name].mark, simulations["fiducial"])
+        parts = {f"{name} {label}": mark for label, mark in variants(runs[name].mark, means[name]).items()}
+        del parts[f"{name} all"]
+        more = measured({each: simulations[each] for each in FISHER_SETS}, parts)
+        for each, of in more.items():
+            power[each] = replace(power[each], marked=power[each].marked | of.marked)
+        marks |= parts
+    cut = {name: each.cut(archive.KMAX) for name, each in power.items()}
+    taken = archive.write(cut, marks, PRESET, FOLDER / f"{PRESET}_spectra.npz")
+    write_json(FOLDER / f"{PRESET}_means.json", means)
+    return taken
+
+
+def provenance():
+    """Where the numbers come from: settings, seeds and versions; machine and durations."""
+    packages = ("torch", "numpy", "camb")
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=paths.figures(), capture_output=True, text=True)
+    preset = PRESETS[PRESET]
+    sizes = {"BSQ": preset.BSQ, "latin_hypercube": preset.latin_hypercube, "fiducial": preset.fiducial}
+    log = json.loads(LOG.read_text())
+    return {
+        "commit": commit.stdout.strip(),
+        "suite": sizes | {"pairs": preset.pairs, "near": preset.near_sizes},
+        "trainings": {name: asdict(each) for name, each in TRAININGS.items()},
+        "machine": {"cores": os.cpu_count(), "processor": platform.machine(), "system": platform.system()},
+        "versions": {name: version(name) for name in packages} | {"python": platform.python_version()},
+        "stages": log,
+    }
+
+
+def main(*asked):
+    """All stages, or those that are named."""
+    if not asked or "suites" in asked:
+        with stage("suites"):
+            suite(PRESET)
+            suite(PRESETS[PRESET].near, sets=NEAR)
+    if not asked or "training" in asked:
+        with stage("training"), ThreadPoolExecutor(JOBS) as pool:
+            list(pool.map(train, TRAININGS.values()))
+        for name, each in TRAININGS.items():
+            ship(each.folder, name)
+    if not asked or "spectra" in asked:
+        with stage("spectra"):
+            spectra()
+        write_json(paths.figures() / "provenance.json", provenance())
+    if not asked or "results" in asked:
+        with stage("results"):
+            write_json(paths.figures() / "results.json", experiment.results(experiment.shipped()))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,199 @@
+"""The whole paper on one preset of embedded universes: which marks are trained, and every figure that comes out.
+
+`figures/experiment.py` runs it. The figures need no simulation: they are made from the spectra that come with the kit.
+"""
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from nbkit import latent, paths
+from nbkit.archive import suite_spectra
+from nbkit.bootstrap import interval, resampled, resamples
+from nbkit.cosmology import QUIJOTE_NAMES
+from nbkit.fisher import SETS as FISHER_SETS
+from nbkit.fisher import UNMARKED, ingredients
+from nbkit.introspection import errors_grown, suite_means, variants
+from nbkit.launch import run_name
+from nbkit.measured import labelled_classical
+from nbkit.regression import recovery_elsewhere, spectra_by_mark
+from nbkit.run import load_run
+from nbkit.shipped import run_folder
+from nbkit.threads import one_thread
+
+PRESET = "mini"
+KMAX = (0.2, 0.3)
+PARAMETERS = ("Om", "s8")
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training of the experiment; the defaults are the full mark by contrast, from M = 1 as in the paper."""
+
+    objective: str = "contrast"
+    kmax: float = 0.3
+    l_max: int = 2
+    seed: int = 0
+    recipe: str = "tuned"
+    start: str = "function"
+    epochs: int = 8
+
+    @property
+    def folder(self):
+        """Where it is trained."""
+        return paths.runs() / "train" / run_name(PRESET, **{k: v for k, v in asdict(self).items() if k != "epochs"})
+
+    @property
+    def words(self):
+        """Its command line for `nbkit.launch`."""
+        asked = {"preset": PRESET} | asdict(self)
+        return [str(self.folder), *(f"--{name.replace('_', '-')}={value}" for name, value in asked.items())]
+
+
+# By the names under which they come with the kit.
+TRAININGS = {
+    "mini_l2": Training(),
+    "mini_l0": Training(l_max=0),
+    # A mark is local: what it has learned on boxes of an eighth of the volume is where these go on.
+    "mini_i2": Training("information", 0.2, start="demo_i2", epochs=3),
+    "mini_i3": Training("information", 0.3, start="demo_i3", epochs=3),
+    "mini_l2_seed1": Training(seed=1),
+    "mini_l2_seed2": Training(seed=2),
+}
+# Those whose terms are switched off one by one.
+TAKEN_APART = ("mini_l2", "mini_i2")
+CONTRAST = tuple(name for name, each in TRAININGS.items() if each.objective == "contrast" and each.l_max == 2)
+# What the paper reports, on Quijote, by the names of `results`.
+PAPER = {
+    "sigma_best48_over_contrast_Om_k0.2": 1.8,
+    "sigma_best48_over_contrast_s8_k0.2": 2.9,
+    "sigma_best48_over_contrast_Om_k0.3": 0.76,
+    "sigma_best48_over_contrast_s8_k0.3": 0.72,
+    "mse_best48_over_contrast_mean_k0.2": 1.45,
+    "sigma_l2_over_l0_Om_k0.2": 0.81,
+    "sigma_l2_over_l0_s8_k0.2": 0.65,
+    "recall_1": 0.665,
+    "recall_5": 0.961,
+    "effective_rank": 3.4,
+    "two_components": 0.85,
+}
+
+
+def spectra_needed(runs):
+    """{label: mark} that the experiment is judged with over all sets: the 48 classical ones and those of the runs."""
+    return labelled_classical() | {name: run.mark for name, run in runs.items()}
+
+
+def shipped():
+    """{name: Run} of all trainings, as they come with the kit or are in runs/."""
+    return {name: load_run(run_folder(name)) for name in TRAININGS}
+
+
+def results(runs, resampling=200, repeats=3, seed=0):
+    """{flat name: {"value", "low", "high"}} of every figure of the experiment, with 95 % intervals.
+
+    sigma are marginalised over all five parameters; the best of the 48 classical marks is chosen for each parameter on
+    the very boxes that judge. Intervals are of simulations, not of trainings: `..._spread_...` tells what those add.
+
+    Parameters
+    ----------
+    runs : {name: Run} of the trainings.
+    resampling, repeats : resamples behind a forecast's interval, and regressors a mark.
+    """
+    marks = spectra_needed(runs)
+    around = suite_spectra(PRESET, FISHER_SETS, marks)
+    train, test = suite_spectra(PRESET, ("BSQ", "latin_hypercube"), marks).values()
+    found = {}
+    for kmax in KMAX:
+        found |= _forecasts(around, kmax, resampling, seed)
+        found |= _recovered(train.cut(kmax), test.cut(kmax), kmax, repeats, seed)
+    for name in CONTRAST:
+        found |= _latent(runs[name], test, name)
+    for name in TAKEN_APART:
+        found |= _channels(runs[name].mark, name)
+    return found
+
+
+def _named(marks):
+    """{what results call it: label} of marks, by contrast and on information, for one kmax."""
+    return {name.replace("mini_l2", "contrast"): name for name in CONTRAST} | marks
+
+
+def _entry(value, low, high):
+    return {"value": float(value), "low": float(low), "high": float(high)}
+
+
+def _forecasts(spectra, kmax, resampling, seed):
+    classical = tuple(labelled_classical())
+    given = {label: ingredients(spectra, label, kmax) for label in (UNMARKED, *classical, *TRAININGS)}
+    weights = resamples(given[UNMARKED].n_s, given[UNMARKED].pairs, resampling, seed)
+    forecast = {label: resampled(each, weights) for label, each in given.items()}
+    value = {label: each.sigma().value for label, each in forecast.items()}
+    sample = {label: each.sigmas() for label, each in forecast.items()}
+    found = {}
+    for parameter in PARAMETERS:
+        i, end = QUIJOTE_NAMES.index(parameter), f"{parameter}_k{kmax:g}"
+
+        def ratio(name, over, under, i=i, end=end):
+            """sigma of some marks, reduced to one number, over that of a mark."""
+            of = [np.array([x[label][..., i] for label in over[0]]) for x in (value, sample)]
+            top = [over[1](x, axis=0) for x in of]
+            here = interval(top[0] / value[under][i], top[1] / sample[under][:, i])
+            found[f"{name}_{end}"] = _entry(here.value, here.low, here.high)
+
+        rival = min(classical, key=lambda label, i=i: value[label][i])
+        for name, label in _named({"information": f"mini_i{10 * kmax:.0f}"}).items():
+            ratio(f"sigma_best48_over_{name}", ((rival,), np.min), label)
+            ratio(f"sigma_median48_over_{name}", (classical, np.median), label)
+            ratio(f"sigma_pdd_over_{name}", ((UNMARKED,), np.min), label)
+        ratio("sigma_pdd_over_best48", ((UNMARKED,), np.min), rival)
+        ratio("sigma_l2_over_l0", (("mini_l2",), np.min), "mini_l0")
+        seeds = [value[name][i] for name in CONTRAST]
+        found[f"sigma_spread_of_seeds_{end}"] = {"value": float(max(seeds) / min(seeds))}
+        for label in (UNMARKED, *TRAININGS):
+            here = forecast[label].sigma()
+            found[f"sigma_{label.replace(' ', '_')}_{end}"] = _entry(here.value[i], here.low[i], here.high[i])
+        found[f"best48_{end}"] = {"value": rival}
+    return found
+
+
+def _recovered(train, test, kmax, repeats, seed):
+    classical = tuple(labelled_classical())
+    with one_thread():
+        found = recovery_elsewhere(
+            spectra_by_mark(train), train.theta, spectra_by_mark(test), test.theta, repeats=repeats, seed=seed
+        )
+    best, out = found.chosen(classical), {f"mse_chosen48_k{kmax:g}": {"value": found.chosen(classical)}}
+    for parameter in PARAMETERS:
+        i, end = QUIJOTE_NAMES.index(parameter), f"{parameter}_k{kmax:g}"
+        for name, label in _named({"information": f"mini_i{10 * kmax:.0f}"}).items():
+            rival = min(classical, key=lambda each, i=i: found.mse(each)[0][i])
+            out[f"mse_best48_over_{name}_{end}"] = _entry(*found.ratio(rival, over=label)[:, i])
+            out[f"mse_chosen48_over_{name}_{end}"] = _entry(*found.ratio(best, over=label)[:, i])
+            out[f"mse_pdd_over_{name}_{end}"] = _entry(*found.ratio("P_dd alone", over=label)[:, i])
+    return out
+
+
+def _latent(run, test, name):
+    boxes = latent.embedded(run, test, name)
+    rank = latent.ranks(boxes.z_perp, boxes.z_theta, L=boxes.L)
+    shares = latent.principal(boxes.z_perp, boxes.theta).explained
+    end = name.replace("mini_l2", "")
+    out = {f"recall_{k}{end}": _entry(*latent.recall(rank, k)) for k in (1, 5)}
+    out[f"effective_rank{end}"] = {"value": latent.effective_rank(shares)}
+    out[f"two_components{end}"] = {"value": float(shares[:2].sum())}
+    return out
+
+
+def _channels(mark, name):
+    marks = variants(mark, suite_means(mark, PRESET))
+    spectra = suite_spectra(PRESET, FISHER_SETS, marks)
+    out = {}
+    for kmax in KMAX:
+        grown = errors_grown(spectra, [label for label in marks if label != "all"], kmax)
+        for label, each in grown.items():
+            for parameter in PARAMETERS:
+                i = QUIJOTE_NAMES.index(parameter)
+                key = f"growth_of_sigma_{label.replace(' ', '_')}_{name}_{parameter}_k{kmax:g}"
+                out[key] = _entry(each.value[i], each.low[i], each.high[i])
+    return out
