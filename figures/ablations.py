@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from nbkit.ablation_table import table, write
-from nbkit.ablations import found, planned
+from nbkit.ablations import found, planned, trained
 from nbkit.paths import figures
 from nbkit.suite import PRESETS, suite
 
@@ -31,7 +31,7 @@ def main(seeds, preset, jobs):
     suite(preset, sets=("BSQ",))  # made once, before several processes ask for it
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(partial(train, preset=preset, threads=max(1, os.cpu_count() // jobs)), missing))
-    write(table(cases, preset), figures() / f"ablations_{preset}.csv")
+    write(table(trained(cases, preset), preset), figures() / f"ablations_{preset}.csv")
 
 
 if __name__ == "__main__":

@@ -6,14 +6,14 @@ from dataclasses import asdict, dataclass
 
 from nbkit import paths
 from nbkit.ablations import case_of, planned, trained
+from nbkit.archive import suite_spectra
 from nbkit.bootstrap import Resampled, resampled, resamples
 from nbkit.cosmology import QUIJOTE_NAMES
 from nbkit.fisher import SETS as FISHER_SETS
 from nbkit.fisher import UNMARKED, ingredients
 from nbkit.mark import ClassicalMark
-from nbkit.measured import measured
 from nbkit.regression import Recovery, recovery_elsewhere, unmarked
-from nbkit.suite import PRESETS, suite
+from nbkit.suite import PRESETS
 from nbkit.threads import one_thread
 
 SETS = ("BSQ", "latin_hypercube", *FISHER_SETS)
@@ -52,20 +52,18 @@ class Evaluation:
         return out
 
 
-def evaluation(marks, simulations, kmax, repeats=2, resampling=400, seed=0, client=None, progress=False):
+def evaluation(power, kmax, repeats=2, resampling=400, seed=0):
     """The Evaluation of marks at one kmax, beside P_dd alone: all five parameters free, regressors tested elsewhere.
 
     Regressors are trained on the training set and tested on the Latin hypercube, which no regressor or mark has seen.
 
     Parameters
     ----------
-    marks : {label: mark}.
-    simulations : a Suite with the sets in `SETS`.
+    power : {set: Measured} of the same marks for all sets in `SETS`.
     kmax : [h/Mpc].
     repeats, resampling : regressors a mark, and resamples behind an interval of a forecast.
-    client, progress : see `nbkit.farm.farm`.
     """
-    power = {name: measured(simulations[name], marks, client, progress).cut(kmax) for name in SETS}
+    power, marks = {name: power[name].cut(kmax) for name in SETS}, power[SETS[0]].labels
     given = {label: ingredients(power, label) for label in (UNMARKED, *marks)}
     weights = resamples(given[UNMARKED].n_s, given[UNMARKED].pairs, resampling, seed)
     forecasts = {label: resampled(each, weights) for label, each in given.items()}
@@ -78,7 +76,7 @@ def evaluation(marks, simulations, kmax, repeats=2, resampling=400, seed=0, clie
     return Evaluation(forecasts, recovered)
 
 
-def table(cases, preset, data_root=None, **options):
+def table(runs, preset, also=(), data_root=None, **options):
     """Rows, as dicts of `COLUMNS` and `NUMBERS`: every Case at its own kmax, beside P_dd and a classical mark.
 
     Marks trained up to the largest kmax are used at smaller ones, too, as in the paper. Ratios are to the full mark
@@ -86,25 +84,26 @@ def table(cases, preset, data_root=None, **options):
 
     Parameters
     ----------
+    runs : {Case: Run}, as `nbkit.ablations.trained` gives them.
+    also : smaller kmax at which no mark was trained, but those of the largest are used [h/Mpc].
     data_root : see `nbkit.suite.suite`.
     options : passed to `evaluation`.
     """
-    runs, simulations, rows = trained(cases, preset), suite(preset, sets=SETS, data_root=data_root), []
-    largest = max(case.kmax for case in cases)
-    for kmax, seed in dict.fromkeys((case.kmax, case.seed) for case in cases):
-        mine = {case.mark: case for case in cases if (case.kmax, case.seed) == (kmax, seed)}
+    largest, rows = max(case.kmax for case in runs), []
+    own = [(case.kmax, case.seed) for case in runs]
+    for kmax, seed in dict.fromkeys([*((k, s) for k in also for s in sorted({s for _, s in own})), *own]):
+        mine = {case.mark: case for case in runs if (case.kmax, case.seed) == (kmax, seed)}
         if kmax < largest:
-            wide = (
-                case for case in cases if (case.kmax, case.seed) == (largest, seed) and case.residual and case.cross
-            )
+            wide = (case for case in runs if (case.kmax, case.seed) == (largest, seed) and case.residual and case.cross)
             mine |= {f"{case.mark}{WIDE} {largest:g}": case for case in wide}
         marks = {CLASSICAL: REFERENCE} | {label: runs[case].mark for label, case in mine.items()}
-        result = evaluation(marks, simulations, kmax, **options)
+        result = evaluation(suite_spectra(preset, SETS, marks, data_root, progress=False), kmax, **options)
         for label in (UNMARKED, *marks):
             row = dict.fromkeys(COLUMNS) | {"mark": label, "seed": seed}
             if label in mine:
                 case, run = mine[label], runs[mine[label]]
                 row |= asdict(case) | {"trained_kmax": case.kmax, "run": run.folder.name, "val_loss": run.best_loss}
+                row["mark"] = label
             rows.append(row | {"kmax": kmax} | numbers(result, label))
     return rows
 

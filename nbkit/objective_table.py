@@ -96,7 +96,8 @@ def table(trainings, preset, **options):
         best = best_classical(around, kmax)
         classical = {label: labelled_classical()[label] for label in dict.fromkeys(best.values())}
         frozen = {label: FrozenMark(str(run.folder)) for label, run in runs.items()}
-        result = evaluation(classical | {label: run.mark for label, run in runs.items()}, simulations, kmax, **options)
+        marks = classical | {label: run.mark for label, run in runs.items()}
+        result = evaluation(measured(simulations, marks, progress=False), kmax, **options)
         for label, mark in ({UNMARKED: UnitMark()} | classical | frozen).items():
             row = dict.fromkeys(COLUMNS) | {"mark": label, "kmax": kmax} | _numbers(result, label, best)
             heads = train(simulations["BSQ"], _folder(preset, label, kmax), mark=mark, kmax=kmax, fresh=True)

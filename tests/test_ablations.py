@@ -93,9 +93,8 @@ def evaluated():
     for i, name in enumerate(("Om", "Ob2", "h", "ns", "s8")):
         for sign, word in ((1, "p"), (-1, "m")):
             sets[f"{name}_{word}"] = Line("pairs", 8, FIDUCIAL + sign * STEPS[i] * np.eye(5)[i])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ablation_table, "measured", lambda simulations, marks, *_: simulations.measured(marks))
-        return ablation_table.evaluation({FULL: None, "same": None}, sets, 0.2, repeats=1, resampling=50), sets
+    power = {name: each.measured((FULL, "same")) for name, each in sets.items()}
+    return ablation_table.evaluation(power, 0.2, repeats=1, resampling=50), sets
 
 
 def test_evaluation_of_a_linear_model_has_its_closed_form(evaluated):
@@ -159,7 +158,8 @@ def test_script_trains_what_is_missing_and_nothing_else(monkeypatch, tmp_path):
     monkeypatch.setattr(script, "found", lambda case, preset: case if case in there else None)
     monkeypatch.setattr(script.os, "cpu_count", lambda: 8)
     monkeypatch.setattr(script.subprocess, "run", lambda command, **options: started.append((command, options)))
-    monkeypatch.setattr(script, "table", lambda cases, preset: [len(cases), preset])
+    monkeypatch.setattr(script, "trained", lambda cases, preset: dict.fromkeys(cases))
+    monkeypatch.setattr(script, "table", lambda runs, preset: [len(runs), preset])
     monkeypatch.setattr(script, "write", lambda rows, path: written.append((rows, path.name)))
     script.main([0, 1], "mini", jobs=4)
     commands = [shlex.join(command[2:-1]) for command, _ in started]
