@@ -3,13 +3,14 @@ PYTHON ?= python3
 PY := .venv/bin/python
 READY := .venv/ready
 
-.PHONY: help lab demo test bench notebooks lock clean
+.PHONY: help lab demo test bench experiment notebooks lock clean
 
 help:
 	@echo "make lab        open JupyterLab on notebooks/"
 	@echo "make demo       run every notebook headless with papermill, into runs/demo/"
 	@echo "make test       everything CI runs: style, unit tests, notebooks cell by cell"
 	@echo "make bench      performance table, also written to runs/bench.json"
+	@echo "make experiment the whole paper on the mini suite, hours; stop it at any time, the next call goes on"
 	@echo "make notebooks  run the notebooks and store their outputs, after a change"
 	@echo "make lock       write requirements.lock anew from what .venv holds"
 	@echo "make clean      remove .venv and caches (runs/ stays)"
@@ -32,6 +33,9 @@ test: $(READY)
 
 bench: $(READY)
 	$(PY) tests/bench.py
+
+experiment: $(READY)
+	$(PY) figures/experiment.py
 
 notebooks: $(READY)
 	$(PY) -m jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.store_widget_state=False \
