@@ -14,7 +14,6 @@ from nbkit import ClassicalMark, LearnedMark
 from nbkit.paths import figures, runs
 from nbkit.recipe import RECIPES
 from nbkit.run import load_run
-from nbkit.shipped import run_folder
 from nbkit.suite import suite
 from nbkit.train import train
 
@@ -34,16 +33,13 @@ COMPARED = {
     "mini": {
         "paper": replace(PAPER, epochs=SHORT),
         "tuned": replace(TUNED, epochs=SHORT),
-        "tuned, half the rate": replace(TUNED, epochs=SHORT, learning_rate=TUNED.learning_rate / 2),
-        "tuned, small boxes first": replace(TUNED, epochs=SHORT),
+        "warm": replace(RECIPES["warm"], epochs=SHORT),
     },
 }
 
 
 def start(name, simulations):
     """The mark a recipe starts from, where it is not its own."""
-    if "small boxes" in name:
-        return load_run(run_folder("demo_l2")).mark.requires_grad_(True)  # eight epochs of small boxes: one of large
     if "p = -1" not in name:
         return None
     torch.manual_seed(0)
@@ -68,8 +64,13 @@ def main(preset="demo", *names):
         for name in compared:
             if (folder / name / "best.safetensors").exists():
                 run = load_run(folder / name)
-                columns = zip(*(run.column(c) for c in ("passes", "train_loss", "val_loss")), strict=True)
-                writer.writerows([name, p, f"{t:.4f}", f"{v:.4f}"] for p, t, v in columns)
+                columns = [run.column(c) for c in ("passes", "train_loss", "val_loss")]
+                if heads := run.column("val_loss", "heads"):  # before the mark moves
+                    best = heads.index(min(heads))
+                    columns = [[first, *rest] for first, rest in zip(
+                        (0, run.column("train_loss", "heads")[best], heads[best]), columns, strict=True
+                    )]  # fmt: skip
+                writer.writerows([name, p, f"{t:.4f}", f"{v:.4f}"] for p, t, v in zip(*columns, strict=True))
 
 
 if __name__ == "__main__":

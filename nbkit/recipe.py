@@ -101,7 +101,7 @@ TUNED = Recipe(
 )
 # Where a pass over the simulations is dear, it is not spent on heads: they first learn to read a mark that already says
 # something, from summaries made once, and then follow the mark with small steps.
-WARM = replace(TUNED, pretrain_epochs=30, head_epochs=40, start="classical", learning_rate=3e-4, mark_rate=10.0)
+WARM = replace(TUNED, pretrain_epochs=30, head_epochs=40, start="classical", learning_rate=1e-3, mark_rate=2.0)
 RECIPES = {"paper": Recipe(), "tuned": TUNED, "warm": WARM}
 
 
