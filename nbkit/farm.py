@@ -9,6 +9,8 @@ from itertools import islice
 import torch
 from tqdm.auto import tqdm
 
+from nbkit.memory import keep_freed
+
 # Ctrl-C and a notebook's stop button reach every process; only the caller's has to answer.
 DEAF = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
 
@@ -75,6 +77,7 @@ def _results(function, arguments, home):
     # In the caller's own process (a client without worker processes) the number of threads is not ours to change.
     if os.getpid() != home:
         torch.set_num_threads(1)
+        keep_freed()  # Dask asks its workers to hand every array back to the system
     return [function(*each) for each in arguments]
 
 
