@@ -81,7 +81,7 @@ class Archive:
         rows = slice(first, first + len(about.seeds))
         columns = {label: self.marks[number].index(mark) for label, mark in which.items()}
         held = {name: self._held[f"{name}_{number}"] for name in ("scores", "step", "axes", "mean", "scatter")}
-        scores = held["scores"][rows] * held["step"].astype(np.float64)
+        scores = held["scores"][:, rows].T * held["step"].astype(np.float64)
         bins = len(self._held["k"])
         wanted = np.concatenate([np.arange(bins), *(_columns(column, bins) for column in columns.values())])
         axes, mean, scatter = (held[name][..., wanted].astype(np.float64) for name in ("axes", "mean", "scatter"))
@@ -112,7 +112,7 @@ def write(power, marks, preset, path, means=None, tolerance=TOLERANCE):
     for number, family in enumerate(FAMILIES):
         x = np.concatenate([_numbers(power[name], labels[number]) for name in family])
         packed = _packed(x, tolerance)
-        taken.append(packed["scores"].shape[1])
+        taken.append(len(packed["scores"]))
         arrays |= {f"{name}_{number}": value for name, value in packed.items()}
     write_atomically(path, _compressed(arrays))
     return taken
@@ -137,7 +137,7 @@ def _columns(column, bins):
 
 
 def _packed(x, tolerance):
-    """Scores (N, c) in whole steps, the components (c, F) they belong to, and mean and scatter (F,) of x (N, F)."""
+    """Scores (c, N) in whole steps, the components (c, F) they belong to, and mean and scatter (F,) of x (N, F)."""
     mean, scatter = x.mean(0), x.std(0)
     scatter = np.where(scatter > 1e-12, scatter, 1.0)  # of M = 1 some are the same for all boxes
     z = (x - mean) / scatter
@@ -147,9 +147,10 @@ def _packed(x, tolerance):
     count = int(np.argmax(left < tolerance)) if left[-1] < tolerance else len(s)
     # Rounding adds step / sqrt(12) at most, half of the tolerance.
     step = np.array(tolerance * np.sqrt(3), np.float32)
-    scores = np.rint(U[:, :count] * s[:count] / step)
+    # A row a component: numbers of one size stand together, and most of them are small.
+    scores = np.rint(U[:, :count] * s[:count] / step).T
     kind = np.int16 if np.abs(scores).max() < 2**15 else np.int32
-    return {"scores": scores.astype(kind), "step": step, "axes": V[:count].astype(np.float16), "mean": mean,
+    return {"scores": np.ascontiguousarray(scores, kind), "step": step, "axes": V[:count].astype(np.float16), "mean": mean,
             "scatter": scatter}  # fmt: skip
 
 
