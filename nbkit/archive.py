@@ -150,8 +150,8 @@ def _packed(x, tolerance):
     # A row a component: numbers of one size stand together, and most of them are small.
     scores = np.rint(U[:, :count] * s[:count] / step).T
     kind = np.int16 if np.abs(scores).max() < 2**15 else np.int32
-    return {"scores": np.ascontiguousarray(scores, kind), "step": step, "axes": V[:count].astype(np.float16), "mean": mean,
-            "scatter": scatter}  # fmt: skip
+    packed = {"scores": np.ascontiguousarray(scores, kind), "axes": V[:count].astype(np.float16)}
+    return packed | {"step": step, "mean": mean, "scatter": scatter}
 
 
 def _compressed(arrays):
