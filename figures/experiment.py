@@ -123,7 +123,8 @@ def main(*asked):
             cases = {case_of(run): run for run in runs.values() if case_of(run)}
             write(table(cases, PRESET, also=(0.2,)), paths.figures() / f"ablations_{PRESET}.csv")
         readme = paths.figures().parent / "README.md"
-        readme.write_text(experiment.with_table(readme.read_text()))
+        if experiment.BEGIN in readme.read_text():
+            readme.write_text(experiment.with_table(readme.read_text()))
 
 
 if __name__ == "__main__":
