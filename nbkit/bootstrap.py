@@ -147,7 +147,7 @@ def _weighted_fisher(x, D, v, w, h):
     return F - scatter * (w @ w) / (1 - w @ w)
 
 
-def interval(value, samples, level):
+def interval(value, samples, level=LEVEL):
     """value exp(-+ z s), with s half the width in the logarithm of the middle 68 % of the samples, z of a Gaussian.
 
     Percentiles of the samples themselves would carry the bias of an inverse twice, and miss the truth more often.

@@ -15,9 +15,6 @@ CPU_VOXELS = 64**3
 ARRAYS_A_SIMULATION = 100
 # Added to the variances by which S_M is standardised: at M = 1 it has none.
 LEAST_VARIANCE = 1e-4
-# Share of the newest batch in their running means at the full learning rate. It falls with the rate: a batch's mean is
-# noise to heads that have become sharp, and heads that hardly learn any more cannot follow it.
-NEWEST = 0.2
 
 
 class Batch(NamedTuple):

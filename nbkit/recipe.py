@@ -32,6 +32,8 @@ class Recipe:
     kick : scatter of the output layer of h_0 at the start "unit". 0 is M = 1 to the last bit, where a marked summary is
         the same for all simulations and the mark hears little but noise; a little lets it learn from the first step.
     standardise : show the heads summaries of about zero mean and unit scatter instead of raw ones.
+    newest : share of the newest batch in the running mean and scatter of S_M, at the full learning rate. It falls with
+        the rate: a batch's mean is noise to heads that have become sharp, and heads that hardly learn cannot follow it.
     keep_metric : start stage two from the metric of stage one instead of the identity.
     """
 
@@ -62,6 +64,7 @@ class Recipe:
     start: str = "unit"
     kick: float = 0.0
     standardise: bool = False
+    newest: float = 0.2
     keep_metric: bool = False
 
     def __post_init__(self):
@@ -101,7 +104,9 @@ TUNED = Recipe(
 )
 # Where a pass over the simulations is dear, it is not spent on heads: they first learn to read a mark that already says
 # something, from summaries made once, and then follow the mark with small steps.
-WARM = replace(TUNED, pretrain_epochs=30, head_epochs=40, start="classical", learning_rate=1e-3, mark_rate=2.0)
+WARM = replace(
+    TUNED, pretrain_epochs=30, head_epochs=40, start="classical", newest=0.05, learning_rate=1e-3, mark_rate=2.0
+)
 RECIPES = {"paper": Recipe(), "tuned": TUNED, "warm": WARM}
 
 

@@ -17,7 +17,7 @@ from nbkit.checkpoint import (
     write_atomically,
     write_tensors,
 )
-from nbkit.objective import NEWEST, MarkedObjective, UnmarkedObjective, micro_batch
+from nbkit.objective import MarkedObjective, UnmarkedObjective, micro_batch
 from nbkit.progress import Bar, Progress
 
 # A loss this many times chance above the best one, in this many batches in a row, will not come back. One such batch
@@ -174,7 +174,7 @@ class Trainer:
             raise self._diverged(stage, ids, f"the loss is {loss:.4g} and the norm of its gradient {norm:.4g}")
         optimizer.step()
         if isinstance(stage.objective, MarkedObjective):
-            share = NEWEST * self.progress.rate(1.0, self.recipe, steps, stage.epochs)
+            share = self.recipe.newest * self.progress.rate(1.0, self.recipe, steps, stage.epochs)
             stage.objective.follow(self.processes.summed, share)
         return loss
 
