@@ -66,19 +66,6 @@ TAKEN_APART = ("mini_l2",)
 # Classical marks that are measured over the training set as well.
 OVER_BSQ = ("p=2 ds=0", "p=2.5 ds=0", "p=2.5 ds=0.2", "p=-1 ds=0")
 CONTRAST = tuple(name for name, each in TRAININGS.items() if each.objective == "contrast" and each.l_max == 2)
-# What the paper reports, on Quijote, by the names of `results`.
-PAPER = {
-    "sigma_best48_over_contrast_Om_k0.2": 1.8,
-    "sigma_best48_over_contrast_s8_k0.2": 2.9,
-    "sigma_best48_over_contrast_Om_k0.3": 0.76,
-    "sigma_best48_over_contrast_s8_k0.3": 0.72,
-    "sigma_l2_over_l0_Om_k0.2": 0.81,
-    "sigma_l2_over_l0_s8_k0.2": 0.65,
-    "recall_1": 0.665,
-    "recall_5": 0.961,
-    "effective_rank": 3.4,
-    "two_components": 0.85,
-}
 
 
 def shipped():
