@@ -1,8 +1,9 @@
 """Spectra that come with the kit: those of a whole suite, for many marks, in a few megabytes.
 
-The spectra of one box for fifty marks are thousands of numbers that say much the same. What is kept are their
-principal components, in units of each number's scatter, as many as are needed to give every number back to a small
-part of that scatter. The sets around the fiducial point and those over the prior have components of their own.
+The spectra of one box for fifty marks are thousands of numbers that say much the same. Each mark's numbers are first
+brought to unit covariance over the fiducial boxes, because that is how forecasts weigh them: there an error of some
+per cent costs a forecast nothing, while in the spectra themselves, which are nearly copies of each other, it would be
+all that the mark has to say. What is kept then are principal components, in whole steps.
 """
 
 import io
@@ -16,13 +17,15 @@ from nbkit.measured import Measured, identity, measured
 from nbkit.suite import PRESETS, SETS, contents, suite
 
 FOLDER = Path(__file__).parent / "trained"
-FORMAT = "nbkit archive 1"
+FORMAT = "nbkit archive 2"
 # Sets with components, and marks, of their own: around the fiducial point, and two over the prior.
 FAMILIES = (SETS[2:], SETS[1:2], SETS[:1])
 # Largest k of the spectra that are kept [h/Mpc]: that of the trainings.
 KMAX = 0.3
-# Largest rms error of any number, in units of its scatter over the boxes of its family.
-TOLERANCE = 2e-3
+# Largest rms error of a number of any mark, at unit covariance: around the fiducial point, and over the prior.
+TOLERANCES = (0.05, 0.15, 0.15)
+# Scatter of log10 P_mm/P_dd or r, given all before it, that is rounding of the spectra: for M = 1 there is no other.
+ROUNDING = 1e-6
 
 
 def suite_spectra(preset, names, marks, data_root=None, **options):
@@ -78,40 +81,47 @@ class Archive:
         number, about = _family(name), contents(self.preset, name)
         before = FAMILIES[number][: FAMILIES[number].index(name)]
         first = sum(self.preset.count(other) for other in before)
-        rows = slice(first, first + len(about.seeds))
-        columns = {label: self.marks[number].index(mark) for label, mark in which.items()}
-        held = {name: self._held[f"{name}_{number}"] for name in ("scores", "step", "axes", "mean", "scatter")}
-        scores = held["scores"][:, rows].T * held["step"].astype(np.float64)
+        scores, step, axes, middle = (self._held[f"{what}_{number}"] for what in ("scores", "step", "axes", "middle"))
         bins = len(self._held["k"])
-        wanted = np.concatenate([np.arange(bins), *(_columns(column, bins) for column in columns.values())])
-        axes, mean, scatter = (held[name][..., wanted].astype(np.float64) for name in ("axes", "mean", "scatter"))
-        x = np.split(mean + scores @ axes * scatter, np.arange(1, 1 + 2 * len(columns)) * bins, axis=1)
-        P_dd, marked = 10 ** x[0], {}
-        for label, ratio, r in zip(columns, x[1::2], x[2::2], strict=True):
-            P_mm = P_dd * 10**ratio
-            marked[label] = np.stack([r * np.sqrt(P_dd * P_mm), P_mm], axis=1)
+
+        def whitened(columns):
+            kept = scores[:, first : first + len(about.seeds)].T * step.astype(np.float64)
+            return middle[columns] + kept @ axes[:, columns].astype(np.float64)
+
+        density = whitened(np.arange(bins))
+        P_dd, marked = 10 ** (self._held["mean"] + density @ self._held["root"].T), {}
+        for label, mark in which.items():
+            own = whitened(_columns(self.marks[number].index(mark), bins))
+            row = self.marks[0].index(mark)
+            x = self._held["means"][row] + np.concatenate([density, own], axis=1) @ self._held["roots"][row].T
+            P_mm = P_dd * 10 ** x[:, :bins]
+            marked[label] = np.stack([x[:, bins:] * np.sqrt(P_dd * P_mm), P_mm], axis=1)
         return Measured(self._held["k"], self._held["modes"], about.theta, about.seeds, P_dd, marked)
 
 
-def write(power, marks, preset, path, means=None, tolerance=TOLERANCE):
+def write(power, marks, preset, path, means=None, tolerances=TOLERANCES):
     """Write an archive; gives how many components each family took.
 
     Parameters
     ----------
-    power : {set: Measured} for all of `nbkit.suite.SETS`, cut to the kmax that is wanted.
-    marks : {label: mark} of all that are in any of them; the sets of a family have the same.
+    power : {set: Measured} for all of `nbkit.suite.SETS`, cut to the kmax that is wanted; the sets of a family have the
+        same marks, and the fiducial set has all of them.
+    marks : {label: mark} of all that are in any of them.
     preset : name.
     means : {label: means} of the terms of some of the marks.
-    tolerance : see `TOLERANCE`.
+    tolerances : see `TOLERANCES`.
     """
     labels = [power[family[0]].labels for family in FAMILIES]
+    if missing := set().union(*labels) - set(labels[0]):
+        raise ValueError(f"The fiducial set lacks {', '.join(sorted(missing))}; measure all marks there as well.")
     about = {"format": FORMAT, "preset": preset, "marks": [[identity(marks[x]) for x in each] for each in labels]}
     about["means"] = {identity(marks[label]): each for label, each in (means or {}).items()}
-    any_set = power[SETS[0]]
-    arrays, taken = {"about": np.array(json.dumps(about)), "k": any_set.k, "modes": any_set.modes}, []
+    fiducial = power["fiducial"]
+    arrays = {"about": np.array(json.dumps(about)), "k": fiducial.k, "modes": fiducial.modes} | _unit(fiducial)
+    taken = []
     for number, family in enumerate(FAMILIES):
-        x = np.concatenate([_numbers(power[name], labels[number]) for name in family])
-        packed = _packed(x, tolerance)
+        z = np.concatenate([_whitened(power[name], labels[number], labels[0], arrays) for name in family])
+        packed = _packed(z, tolerances[number])
         taken.append(len(packed["scores"]))
         arrays |= {f"{name}_{number}": value for name, value in packed.items()}
     write_atomically(path, _compressed(arrays))
@@ -122,13 +132,10 @@ def _family(name):
     return next(number for number, family in enumerate(FAMILIES) if name in family)
 
 
-def _numbers(power, labels):
-    """(N, b + 2 b marks): log10 P_dd, and log10(P_mm / P_dd) and r of every mark."""
-    rows = [np.log10(power.P_dd)]
-    for label in labels:
-        P_dd, P_dm, P_mm = power[label].transpose(1, 0, 2)
-        rows += [np.log10(P_mm / P_dd), P_dm / np.sqrt(P_dd * P_mm)]
-    return np.concatenate(rows, axis=1)
+def _numbers(power, label):
+    """(N, 2 b): log10(P_mm / P_dd) and r of a mark."""
+    P_dd, P_dm, P_mm = power[label].transpose(1, 0, 2)
+    return np.concatenate([np.log10(P_mm / P_dd), P_dm / np.sqrt(P_dd * P_mm)], axis=1)
 
 
 def _columns(column, bins):
@@ -136,22 +143,46 @@ def _columns(column, bins):
     return bins + 2 * bins * column + np.arange(2 * bins)
 
 
-def _packed(x, tolerance):
-    """Scores (c, N) in whole steps, the components (c, F) they belong to, and mean and scatter (F,) of x (N, F)."""
-    mean, scatter = x.mean(0), x.std(0)
-    scatter = np.where(scatter > 1e-12, scatter, 1.0)  # of M = 1 some are the same for all boxes
-    z = (x - mean) / scatter
-    U, s, V = np.linalg.svd(z, full_matrices=False)
-    # rms error of each number when the first c components are kept, for every c
-    left = np.sqrt(np.cumsum((s[:, None] * V)[::-1] ** 2, axis=0)[::-1] / len(x)).max(1)
-    count = int(np.argmax(left < tolerance)) if left[-1] < tolerance else len(s)
-    # Rounding adds step / sqrt(12) at most, half of the tolerance.
-    step = np.array(tolerance * np.sqrt(3), np.float32)
+def _unit(fiducial):
+    """What brings numbers to unit covariance: x = mean + root z, of log10 P_dd, and of each mark given that."""
+    density = np.log10(fiducial.P_dd)
+    means, roots = [], []
+    for label in fiducial.labels:
+        x = np.concatenate([density, _numbers(fiducial, label)], axis=1)
+        C = np.cov(x, rowvar=False) + ROUNDING**2 * np.eye(x.shape[1])
+        means.append(x.mean(0))
+        roots.append(np.linalg.cholesky(C).astype(np.float32))
+    bins = density.shape[1]
+    arrays = {"mean": means[0][:bins], "root": roots[0][:bins, :bins]}
+    return arrays | {"means": np.stack(means)[:, bins:], "roots": np.stack(roots)[:, bins:]}
+
+
+def _whitened(power, labels, all_labels, unit):
+    """(N, b + 2 b marks) numbers of boxes at unit covariance: one after the other those of P_dd and of each mark."""
+    bins = len(unit["mean"])
+    density = np.linalg.solve(unit["root"].astype(np.float64), (np.log10(power.P_dd) - unit["mean"]).T).T
+    rows = [density]
+    for label in labels:
+        mean, root = (unit[name][all_labels.index(label)].astype(np.float64) for name in ("means", "roots"))
+        left = _numbers(power, label) - mean - density @ root[:, :bins].T
+        rows.append(np.linalg.solve(root[:, bins:], left.T).T)
+    return np.concatenate(rows, axis=1)
+
+
+def _packed(z, tolerance):
+    """Scores (c, N) in whole steps, the components (c, F) they belong to, and the middle (F,) of z (N, F)."""
+    middle = z.mean(0)
+    U, s, V = np.linalg.svd(z - middle, full_matrices=False)
+    # Mean square error of each number when the first c components are kept in steps of a size, for every c.
+    left = np.cumsum((s[:, None] * V)[::-1] ** 2, axis=0)[::-1] / len(z)
+    count = int(np.argmax(left.max(1) < tolerance**2 / 2)) if left[-1].max() < tolerance**2 / 2 else len(s)
+    rounded = (V[:count] ** 2).sum(0).max() / 12  # error of the worst number from steps of 1
+    step = np.array(tolerance * np.sqrt(0.5 / rounded), np.float32)
     # A row a component: numbers of one size stand together, and most of them are small.
     scores = np.rint(U[:, :count] * s[:count] / step).T
     kind = np.int16 if np.abs(scores).max() < 2**15 else np.int32
     packed = {"scores": np.ascontiguousarray(scores, kind), "axes": V[:count].astype(np.float16)}
-    return packed | {"step": step, "mean": mean, "scatter": scatter}
+    return packed | {"step": step, "middle": middle.astype(np.float32)}
 
 
 def _compressed(arrays):
