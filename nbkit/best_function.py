@@ -10,9 +10,9 @@ import torch
 
 from nbkit.batches import DRAWN, generator
 from nbkit.filters import filtered
-from nbkit.grid import to_fourier
+from nbkit.grid import to_fourier, to_real
 from nbkit.information import cross_validated, sample_of, wanted_rows
-from nbkit.invariants import invariants, transformed
+from nbkit.invariants import NAMES, invariants, transformed
 
 # Bumps an invariant, from its RARE quantile to the opposite one; beyond, M stays constant.
 NODES, RARE = 7, 0.003
@@ -28,19 +28,20 @@ SURVEYED, LEAST = 16, 2.0
 
 @dataclass(frozen=True)
 class AdditiveMark:
-    """M = shift + sum_a sum_j c_aj B_j(f_a), f_a the invariants of the density smoothed over R, as MLPs see them.
+    """M = shift + sum_a sum_j c_aj B_j(f_a), f_a invariants of the smoothed density, as MLPs see them.
 
     Parameters
     ----------
-    coefficients : c_aj, a row an invariant (E0, E1, E2) and NODES columns; the first and the last bump are steps.
+    coefficients : c_aj, a row a channel and NODES columns; the first and the last bump are steps.
     ends : (first, last) node of each row.
-    R : all filters are exp(-k^2 R^2 / 2) [Mpc/h].
+    channels : what each row is a function of, (name, R): E0, E1 or E2 behind a filter exp(-k^2 R^2 / 2), R in Mpc/h;
+        or ("delta", 0), the density as it was painted, without taper and deconvolution.
     shift : of M; it changes no information.
     """
 
     coefficients: tuple
     ends: tuple
-    R: float
+    channels: tuple
     shift: float = 0.0
 
     def __call__(self, delta, grid):
@@ -49,7 +50,7 @@ class AdditiveMark:
 
     def of_modes(self, delta_k, grid):
         """As the call, for a field already transformed."""
-        seen = seen_by(delta_k, grid, self.R, len(self.ends))
+        seen = seen_by(delta_k, grid, self.channels)
         return self.shift + sum(self.curve(a, t) for a, t in enumerate(seen))
 
     def curve(self, a, t):
@@ -58,11 +59,21 @@ class AdditiveMark:
         return (c @ bumps(t, *self.ends[a]).flatten(1)).reshape(t.shape)
 
 
-def seen_by(delta_k, grid, R, count):
-    """The first `count` of E0, E1, E2, transformed, of a field smoothed over R."""
+def channels_of(l_max, R):
+    """E0; E0 and E1; or E0, E1 and E2, all behind one filter."""
+    return tuple((name, R) for name in NAMES[: l_max + 1])
+
+
+def seen_by(delta_k, grid, channels):
+    """The maps of each of the channels, as MLPs see them."""
+    maps = {("delta", 0): transformed({"E0": to_real(delta_k, grid)})["E0"]} if ("delta", 0) in channels else {}
     k = grid.shells(delta_k.device, delta_k.real.dtype).k
-    smooth = torch.exp(-((k * R) ** 2) / 2).expand(count, -1)
-    return list(transformed(invariants(filtered(delta_k, smooth, grid, k_cut=grid.k_nyq))).values())[:count]
+    for R in {R for name, R in channels if name != "delta"}:
+        count = 1 + max(NAMES.index(name) for name, its in channels if name != "delta" and its == R)
+        smooth = torch.exp(-((k * R) ** 2) / 2).expand(count, -1)
+        found = transformed(invariants(filtered(delta_k, smooth, grid, k_cut=grid.k_nyq)))
+        maps |= {(name, R): found[name] for name in NAMES[:count]}
+    return [maps[channel] for channel in channels]
 
 
 def bumps(t, low, high):
@@ -74,7 +85,7 @@ def bumps(t, low, high):
 
 
 @torch.no_grad()
-def cross_spectra(data, rows, R, ends):
+def cross_spectra(data, rows, channels, ends):
     """(m, b, T) spectra of all T pairs of delta and the fields B_i (1 + delta) of boxes, by row of `data`."""
     bins = data.grid.bins(data.kmax)
     order = torch.argsort(bins.bin, stable=True)
@@ -85,7 +96,7 @@ def cross_spectra(data, rows, R, ends):
     for row, delta in zip(table, data.fields.parts(rows[:, None]), strict=True):
         delta = delta[0].cpu()
         delta_k = to_fourier(delta, data.grid)
-        seen = seen_by(delta_k, data.grid, R, len(ends))
+        seen = seen_by(delta_k, data.grid, channels)
         fields = torch.cat([bumps(t, *between) for t, between in zip(seen, ends, strict=True)]) * (1 + delta)
         modes = torch.cat([delta_k[None], to_fourier(fields, data.grid)]).flatten(1)[:, mode] * root
         for out, x in zip(row, modes.split(sizes, dim=1), strict=True):
@@ -101,32 +112,37 @@ def spectra_of(table, c):
     return torch.cat([table[..., 0], table[..., first == 0] @ c, table @ (twice * c[first] * c[second])], dim=-1)
 
 
-def best_function(data, parameters, l_max=2, scales=SCALES, seed=0):
+def best_function(data, parameters, choices, seed=0):
     """The AdditiveMark with the most information on the training boxes, by cross-validated halves.
 
     Parameters
     ----------
     data : Neighbourhood; what it holds out is not looked at.
     parameters : names of those whose errors, marginalised over all five, are to become small.
-    l_max : 0, 1 or 2: functions of E0; E0 and E1; E0, E1 and E2.
-    scales : smoothing scales to try [Mpc/h].
+    choices : channels to try, see `AdditiveMark`; the best of them is given.
     seed : of the halves.
     """
     wanted, found = wanted_rows(parameters), []
-    for R in scales:
-        delta_k = to_fourier(data.joined[data.training[0][:SURVEYED].tolist()], data.grid)
-        ends = tuple(_ends(t) for t in seen_by(delta_k, data.grid, R, l_max + 1))
-        table = cross_spectra(data, data.rows(*data.training), R, ends)
+    delta_k = to_fourier(data.joined[data.training[0][:SURVEYED].tolist()], data.grid)
+    for channels in choices:
+        ends = ends_of(delta_k, data.grid, channels)
+        table = cross_spectra(data, data.rows(*data.training), channels, ends)
         for slope in SLOPES:
             c, loss = _minimised(table, list(map(len, data.training)), len(ends), slope, wanted, seed)
-            found.append((loss, _positive(AdditiveMark(tuple(map(tuple, c.tolist())), ends, R), delta_k, data.grid)))
+            found.append((loss, additive(c, ends, channels, delta_k, data.grid)))
     return min(found, key=lambda each: each[0])[1]
+
+
+def started(count, slope):
+    """Coefficients (count, NODES) to begin with: an exponential of the first channel, nothing of the others."""
+    c = torch.zeros(count, NODES, dtype=torch.float64)
+    c[0] = (slope * torch.linspace(-1, 1, NODES, dtype=torch.float64)).exp()
+    return c
 
 
 def _minimised(table, sizes, count, slope, wanted, seed):
     """Coefficients (count, NODES) that minimise the mean log sigma of the wanted parameters, and its value."""
-    c = torch.zeros(count, NODES, dtype=torch.float64)
-    c[0] = (slope * torch.linspace(-1, 1, NODES, dtype=torch.float64)).exp()
+    c = started(count, slope)
     optimizer = torch.optim.Adam([c.requires_grad_(True)], lr=RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
 
@@ -143,11 +159,17 @@ def _minimised(table, sizes, count, slope, wanted, seed):
         return c.detach(), float(loss(STEPS, splits=4))
 
 
-def _positive(mark, delta_k, grid):
-    """The mark with unit scatter, moved up so far that it falls below LEAST in one voxel of a thousand."""
+def additive(c, ends, channels, delta_k, grid):
+    """The AdditiveMark of coefficients, with unit scatter and so far up that one voxel of a thousand is below LEAST."""
+    mark = AdditiveMark(tuple(map(tuple, c.tolist())), ends, channels)
     M = mark.of_modes(delta_k, grid).flatten().sort().values
-    rows = tuple(tuple(c / float(M.std()) for c in row) for row in mark.coefficients)
+    rows = tuple(tuple(x / float(M.std()) for x in row) for row in mark.coefficients)
     return replace(mark, coefficients=rows, shift=LEAST - float(M[len(M) // 1000] / M.std()))
+
+
+def ends_of(delta_k, grid, channels):
+    """(first, last) node of each channel: its RARE quantiles."""
+    return tuple(_ends(t) for t in seen_by(delta_k, grid, channels))
 
 
 def _ends(t):

@@ -28,7 +28,7 @@ def imitation(target, delta, grid, l_max=2, radial="fourier", cross=True, seed=0
 
     Parameters
     ----------
-    target : a ClassicalMark or an AdditiveMark.
+    target : a ClassicalMark, or an AdditiveMark of the first of E0, E1, E2 in this order.
     delta : (N, n, n, n) density contrasts, a few of those it will be used on.
     grid : their Grid.
     l_max, radial, cross : of the LearnedMark.
@@ -54,7 +54,7 @@ def _filters(target, grid):
     """(1 ... 3, s) radial profiles G_l of a given mark on the shells, float64."""
     shells = grid.shells(dtype=torch.float64)
     if not isinstance(target, ClassicalMark):
-        return torch.exp(-((shells.k * target.R) ** 2) / 2).expand(len(target.ends), -1)
+        return torch.stack([torch.exp(-((shells.k * R) ** 2) / 2) for _, R in target.channels])
     kernel = smoothing_kernel(target.smoothing, target.R, grid, torch.empty(0, dtype=torch.complex128))
     # A classical mark smooths the density as it was painted, the learned one first divides the window out.
     painted = (kernel * grid.window(dtype=torch.float64)).flatten()

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from nbkit.batches import WEIGHTS, generator
-from nbkit.best_function import best_function
+from nbkit.best_function import SCALES, best_function, channels_of
 from nbkit.imitation import CLASSICAL, IMITATED_ON, imitation
 from nbkit.information import wanted_rows
 from nbkit.information_trainer import InformationTrainer
@@ -144,7 +144,8 @@ def start_mark(start, data, l_max=2, radial="fourier", cross=True, seed=0, param
     """
     if start == "unit":
         return unit_mark(data.grid, l_max, radial, cross, seed)
-    target = CLASSICAL if start == "classical" else best_function(data, parameters, l_max, seed=seed)
+    choices = [channels_of(l_max, R) for R in SCALES]
+    target = CLASSICAL if start == "classical" else best_function(data, parameters, choices, seed)
     delta = data.joined[data.training[0][:IMITATED_ON].tolist()]
     return imitation(target, delta, data.grid, l_max, radial, cross, seed)[0]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nbkit import ClassicalMark, Grid
-from nbkit.best_function import LEAST, NODES, AdditiveMark, best_function, cross_spectra, spectra_of
+from nbkit.best_function import LEAST, NODES, AdditiveMark, best_function, channels_of, cross_spectra, spectra_of
 from nbkit.checkpoint import read_tensors
 from nbkit.cosmology import FIDUCIAL, STEPS, derivative_thetas
 from nbkit.imitation import imitation
@@ -344,10 +344,13 @@ def test_a_start_is_made_once(sets, tmp_path, monkeypatch):
     assert train_information(sets, tmp_path, **asked).finished
 
 
+CHANNELS = channels_of(2, 8.0)
+
+
 def additive(seed=0, count=3):
     """An AdditiveMark with coefficients at random, and rows of boxes to try it on."""
     c = np.random.default_rng(seed).standard_normal((count, NODES))
-    return AdditiveMark(tuple(map(tuple, c.tolist())), ((-0.5, 0.6), (0.02, 0.3), (0.02, 0.4))[:count], 8.0, 4.0)
+    return AdditiveMark(tuple(map(tuple, c.tolist())), ((-0.5, 0.6), (0.02, 0.3), (0.02, 0.4))[:count], CHANNELS[:count], 4.0)
 
 
 def test_spectra_of_an_additive_mark_are_quadratic_in_its_coefficients(sets):
@@ -355,7 +358,7 @@ def test_spectra_of_an_additive_mark_are_quadratic_in_its_coefficients(sets):
     data = Neighbourhood(sets, KMAX, 0.4, 0, Processes(CPU))
     mark, rows = additive(), torch.arange(6)
     c = torch.tensor(mark.coefficients, dtype=torch.float64).flatten()
-    dd, dm, mm = spectra_of(cross_spectra(data, rows, mark.R, mark.ends), c).split(data.bins, dim=1)
+    dd, dm, mm = spectra_of(cross_spectra(data, rows, mark.channels, mark.ends), c).split(data.bins, dim=1)
     P_dd, P_dm, P_mm = data.measured(mark, rows)[rows].split(data.bins, dim=1)
     assert torch.allclose(P_dd, dd, rtol=1e-4)
     assert torch.allclose(P_dm, mark.shift * dd + dm, rtol=1e-3, atol=1e-4 * float(P_dm.abs().max()))
@@ -366,7 +369,7 @@ def test_spectra_of_an_additive_mark_are_quadratic_in_its_coefficients(sets):
 @pytest.mark.parametrize("l_max", [0, 2])
 def test_the_best_function_is_better_than_where_the_search_began(sets, l_max):
     data = Neighbourhood(sets, KMAX, 0.4, 0, Processes(CPU))
-    best = best_function(data, ("Omega_m", "sigma_8"), l_max, scales=(8.0,))
+    best = best_function(data, ("Omega_m", "sigma_8"), [channels_of(l_max, 8.0)])
     assert len(best.coefficients) == l_max + 1
     falling = torch.zeros(l_max + 1, NODES)
     falling[0] = torch.exp(torch.linspace(2, -2, NODES))
@@ -391,7 +394,7 @@ def test_an_additive_mark_is_imitated(sets):
     learned, error = imitation(mark, delta[:8], GRID)
     k = GRID.shells().k[GRID.shells().k < GRID.k_nyq]
     with torch.no_grad():
-        assert torch.allclose(learned.G_l(k), torch.exp(-((k * mark.R) ** 2) / 2).expand(3, -1), atol=2e-3)
+        assert torch.allclose(learned.G_l(k), torch.exp(-((k * 8.0) ** 2) / 2).expand(3, -1), atol=2e-3)
     assert error < 0.25
     M = mark(delta[8:], GRID)
     with torch.no_grad():
