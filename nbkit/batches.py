@@ -81,11 +81,6 @@ class TrainingData:
         tensors, _ = read_tensors(path, self.device)
         self.S_delta, self.S_M = tensors["S_delta"], tensors.get("S_M")
 
-    def moments(self, S):
-        """Mean and variance (b,) of a summary (N, b) over the training simulations."""
-        S = S[self.training.to(S.device)].double()
-        return S.mean(0).float(), S.var(0).float()
-
     def steps(self, batch):
         """Optimiser steps of an epoch; what is left over waits for another epoch's order."""
         return len(self.training) // batch

@@ -85,6 +85,18 @@ class Heads(nn.Module):
         self.register_buffer("marked_mean", torch.zeros(2 * bins))
         self.register_buffer("marked_variance", torch.ones(2 * bins))
 
+    @torch.no_grad()
+    def standardise(self, which, S, least=0.0):
+        """From now on see the "unmarked" or "marked" summaries with the mean and variance of S (N, ...) taken out.
+
+        Parameters
+        ----------
+        least : added to the variance.
+        """
+        S = S.double()
+        getattr(self, f"{which}_mean").copy_(S.mean(0))
+        getattr(self, f"{which}_variance").copy_(S.var(0) + least)
+
     def z_d(self, S_delta):
         """Embedding of the unmarked summary (..., b), length 1."""
         return normalize(self.unmarked((S_delta - self.unmarked_mean) * self.unmarked_variance.rsqrt()), dim=-1)

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch.nn.functional import softplus
 
 from nbkit import paths
 from nbkit.checkpoint import write_json
 from nbkit.farm import farm
 from nbkit.grid import to_fourier, to_real
-from nbkit.mark import ClassicalMark, classical_marks, marked_field, smoothing_kernel
+from nbkit.mark import ClassicalMark, LearnedMark, classical_marks, marked_field, smoothing_kernel
 from nbkit.run import mark_settings, weights_hash
 from nbkit.spectra import spectra_of_modes
 
@@ -152,7 +153,7 @@ class _Pass:
     def __call__(self, name, row):
         simulations, marks = self.sets[name]
         grid, delta = simulations.grid, simulations[row]
-        delta_k, smoothed = to_fourier(delta, grid), {}
+        delta_k, smoothed, filtered = to_fourier(delta, grid), {}, {}
         power = [spectra_of_modes(delta_k, grid=grid).P_dd.expand(3, -1)]
         for mark in marks.values():
             if isinstance(mark, ClassicalMark):
@@ -160,6 +161,12 @@ class _Pass:
                 if key not in smoothed:
                     smoothed[key] = to_real(delta_k * smoothing_kernel(*key, grid, delta_k), grid)
                 M = mark.of_smoothed(smoothed[key])
+            elif isinstance(mark, LearnedMark):
+                key = weights_hash(mark.profiles), mark.grid
+                if key not in filtered:
+                    filtered.clear()  # maps of one filter bank at a time: variants of a mark follow one another
+                    filtered[key] = mark.filtered(delta_k, grid)
+                M = softplus(mark.responses(filtered[key]))
             else:
                 M = mark.of_modes(delta_k, grid) if hasattr(mark, "of_modes") else mark(delta, grid)
             Delta_k = to_fourier(marked_field(M, delta), grid)

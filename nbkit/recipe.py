@@ -6,7 +6,7 @@ from math import cos, pi
 from nbkit.negatives import Negatives
 
 SCHEDULES = ("plateau", "cosine")
-STARTS = ("unit", "classical")
+STARTS = ("unit", "classical", "function")
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Recipe:
     pretrain_batch, pretrain_rate : batch and learning rate of stage one and of those.
     temperature, width, dimension : tau of the score, hidden width of the projectors, dimension D of the embeddings.
     negatives : counts and scales of the candidates.
-    start : "unit" starts the mark at M = 1; "classical" at the imitation of a classical one, see `nbkit.imitation`.
+    start : "unit" starts the mark at M = 1; "classical" at the imitation of a classical one, see `nbkit.imitation`;
+        "function" at that of the best sum of functions of the invariants, see `nbkit.contrast_function`.
     kick : scatter of the output layer of h_0 at the start "unit". 0 is M = 1 to the last bit, where a marked summary is
         the same for all simulations and the mark hears little but noise; a little lets it learn from the first step.
     standardise : show the heads summaries of about zero mean and unit scatter instead of raw ones.
@@ -74,6 +75,8 @@ class Recipe:
             raise ValueError(f"schedule is {self.schedule!r}; allowed are {', '.join(SCHEDULES)}.")
         if self.start not in STARTS:
             raise ValueError(f"start is {self.start!r}; allowed are {', '.join(STARTS)}.")
+        if self.start == "function" and self.head_epochs < 1:
+            raise ValueError("start is 'function' and head_epochs is 0; the search for functions takes 1 or more.")
         for name in ("batch", "pretrain_batch", "epochs", "width", "dimension", "patience"):
             if not (isinstance(getattr(self, name), int) and getattr(self, name) >= 1):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be a whole number of at least 1.")
@@ -102,10 +105,18 @@ TUNED = Recipe(
     standardise=True,
     keep_metric=True,
 )
-# Where a pass over the simulations is dear, it is not spent on heads: they first learn to read a mark that already says
-# something, from summaries made once, and then follow the mark with small steps.
+# Where a pass over the simulations is dear, it is not spent on heads, nor on finding out where to go: the best sum of
+# functions is found from cross spectra, heads learn to read it from summaries made once, and then the mark moves with
+# small steps.
 WARM = replace(
-    TUNED, pretrain_epochs=30, head_epochs=40, start="classical", newest=0.05, learning_rate=1e-3, mark_rate=2.0
+    TUNED,
+    pretrain_epochs=30,
+    head_epochs=40,
+    epochs=5,
+    start="function",
+    newest=0.05,
+    learning_rate=1e-3,
+    mark_rate=2.0,
 )
 RECIPES = {"paper": Recipe(), "tuned": TUNED, "warm": WARM}
 

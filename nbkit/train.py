@@ -11,6 +11,7 @@ from torch import nn
 
 from nbkit.batches import WEIGHTS, TrainingData, fingerprint, generator
 from nbkit.contrast import Heads
+from nbkit.contrast_function import contrastive_function
 from nbkit.imitation import CLASSICAL, IMITATED_ON, imitation
 from nbkit.mark import LearnedMark
 from nbkit.objective import LEAST_VARIANCE
@@ -79,6 +80,7 @@ def train(
         torch.manual_seed(generator(seed, WEIGHTS).initial_seed())
         heads = Heads(len(bins.k), recipe.width, recipe.dimension, residual)
         # A copy: the caller's mark keeps its weights, and a second call starts where the first did.
+        searched = mark is None and recipe.start == "function"
         mark = _start(recipe, simulations, l_max, radial, cross, seed) if mark is None else deepcopy(mark)
     learned = isinstance(mark, nn.Module) and any(True for _ in mark.parameters())
     settings = {
@@ -89,22 +91,31 @@ def train(
         "grid": asdict(grid),
         "simulations": [len(simulations), fingerprint(simulations)],
         "mark": mark_settings(mark),
-        "start": weights_hash(mark) if learned else None,
+        "start": recipe.start if searched else weights_hash(mark) if learned else None,
     }
     settings = json.loads(json.dumps(settings))  # as it will be read back
     if processes.first:
         claimed_folder(out, settings, fresh)
     processes.wait()
     folder = claimed_folder(out, settings, False)
+    shown = {"checkpoint_every": checkpoint_every, "stop": stop, "on_epoch": on_epoch, "show": progress}
+    if searched:
+        asked = {"kmax": kmax, "l_max": l_max, "residual": residual, "seed": seed, "processes": processes}
+        found = contrastive_function(
+            simulations, folder / "function", recipe, memory=memory, fresh=fresh, **asked, **shown
+        )
+        mark.load_state_dict(_imitated(found, simulations, l_max, radial, cross, seed).state_dict())
     data = TrainingData(simulations, recipe, kmax, seed, processes, memory)
     heads.to(processes.device)
     if learned:
         mark.to(processes.device)
     data.load_summaries(folder, None if learned and not recipe.head_epochs else mark)
     if recipe.standardise:
-        _standardise(heads, data)
-    trainer = Trainer(data, mark, heads, recipe, folder, processes, checkpoint_every, stop, on_epoch, progress)
-    trainer.train()
+        heads.standardise("unmarked", data.S_delta[data.training])
+        # Where the mark will move, of S_M as it is at M = 1; the heads' own stage, if there is one, knows better.
+        unit = torch.cat([torch.zeros(2, len(bins.k)), torch.ones(2, len(bins.k))], dim=1)
+        heads.standardise("marked", unit if learned else data.S_M[data.training], LEAST_VARIANCE)
+    Trainer(data, mark, heads, recipe, folder, processes, **shown).train()
     processes.wait()
     return load_run(folder, mark if learned and not isinstance(mark, LearnedMark) else None, processes.device)
 
@@ -112,22 +123,13 @@ def train(
 def _start(recipe, simulations, l_max, radial, cross, seed):
     """The mark that a recipe starts from."""
     if recipe.start == "classical":
-        boxes = np.linspace(0, len(simulations), IMITATED_ON, endpoint=False).astype(int).tolist()
-        return imitation(CLASSICAL, simulations[boxes], simulations.grid, l_max, radial, cross, seed)[0]
+        return _imitated(CLASSICAL, simulations, l_max, radial, cross, seed)
     mark = LearnedMark(simulations.grid, l_max, radial, cross)
     with torch.no_grad():
         mark.responses.v[0].normal_(0, recipe.kick)  # h_0 alone
     return mark
 
 
-def _standardise(heads, data):
-    """Mean and variance over the training set; of S_M as it is at M = 1 where the mark, and so S_M, will change."""
-    mean, variance = data.moments(data.S_delta)
-    heads.unmarked_mean.copy_(mean)
-    heads.unmarked_variance.copy_(variance)
-    if data.S_M is None:
-        mean, variance = torch.cat([torch.zeros_like(mean), torch.ones_like(mean)]), 0.0
-    else:
-        mean, variance = data.moments(data.S_M)
-    heads.marked_mean.copy_(mean)
-    heads.marked_variance.copy_(variance + LEAST_VARIANCE)
+def _imitated(target, simulations, l_max, radial, cross, seed):
+    boxes = np.linspace(0, len(simulations), IMITATED_ON, endpoint=False).astype(int).tolist()
+    return imitation(target, simulations[boxes], simulations.grid, l_max, radial, cross, seed)[0]

@@ -17,7 +17,7 @@ from nbkit.checkpoint import (
     write_atomically,
     write_tensors,
 )
-from nbkit.objective import MarkedObjective, UnmarkedObjective, micro_batch
+from nbkit.objective import LEAST_VARIANCE, MarkedObjective, UnmarkedObjective, micro_batch
 from nbkit.progress import Bar, Progress
 
 # A loss this many times chance above the best one, in this many batches in a row, will not come back. One such batch
@@ -81,6 +81,8 @@ class Trainer:
             if self.recipe.keep_metric:
                 self.heads.metric.load_state_dict(stage.objective.metric.state_dict())
             follows = "heads" if self.learned and self.recipe.head_epochs else "marked"
+            if follows == "heads" and self.recipe.standardise:
+                self.heads.standardise("marked", self.data.S_M[self.data.training], LEAST_VARIANCE)
             self.progress = Progress(follows, history=self.progress.history)
         if self.progress.stage == "heads":
             stage = self._heads()

@@ -66,7 +66,7 @@ def test_what_was_kept_comes_back_to_a_small_part_of_what_forecasts_notice(power
 
 def test_a_mark_the_fiducial_set_lacks_is_refused(power, tmp_path):
     lacking = power | {"fiducial": replace(power["fiducial"], marked={"p=1.0": power["fiducial"].marked["p=1.0"]})}
-    with pytest.raises(ValueError, match="lacks p=-1.0"):
+    with pytest.raises(ValueError, match=r"lacks p=-1\.0"):
         write(lacking, MARKS, "tiny", tmp_path / "other.npz")
     assert not (tmp_path / "other.npz").exists()
 

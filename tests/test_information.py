@@ -350,7 +350,9 @@ CHANNELS = channels_of(2, 8.0)
 def additive(seed=0, count=3):
     """An AdditiveMark with coefficients at random, and rows of boxes to try it on."""
     c = np.random.default_rng(seed).standard_normal((count, NODES))
-    return AdditiveMark(tuple(map(tuple, c.tolist())), ((-0.5, 0.6), (0.02, 0.3), (0.02, 0.4))[:count], CHANNELS[:count], 4.0)
+    return AdditiveMark(
+        tuple(map(tuple, c.tolist())), ((-0.5, 0.6), (0.02, 0.3), (0.02, 0.4))[:count], CHANNELS[:count], 4.0
+    )
 
 
 def test_spectra_of_an_additive_mark_are_quadratic_in_its_coefficients(sets):

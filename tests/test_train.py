@@ -216,9 +216,14 @@ def test_stopped_and_continued_is_the_same_too(small, tmp_path):
     same_run(tmp_path / "whole", tmp_path / "stopped")
 
 
-@pytest.mark.parametrize("changes", [{}, {"head_epochs": 2, "start": "classical"}], ids=["tuned", "warm"])
-def test_standardised_training_is_exact_too(small, tmp_path, changes):
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"head_epochs": 2, "start": "classical"}, {"head_epochs": 2, "start": "function"}],
+    ids=["tuned", "classical start", "warm"],
+)
+def test_standardised_training_is_exact_too(small, tmp_path, changes, monkeypatch):
     """The running mean and variance of S_M are part of what a checkpoint keeps."""
+    monkeypatch.setenv("NBKIT_RUNS", str(tmp_path / "runs"))
     recipe = replace(RECIPE, standardise=True, schedule="cosine", **changes)
     whole = trained(small, tmp_path / "whole", recipe)
     for steps in (9, 3, 6):

@@ -1,0 +1,134 @@
+"""The additive mark that tells cosmologies apart best: contrast with no mark in the loop.
+
+The spectra of M = sum_a sum_j c_aj B_j(f_a) are quadratic in c (`nbkit.best_function`), so cross spectra that are
+measured once make an epoch of contrastive training a matter of a second. Heads and c are trained together, as heads and
+mark are, in a run of its own: checkpoints, history, resume and processes are the trainer's.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, replace
+
+import numpy as np
+import torch
+from torch import nn
+
+from nbkit import paths
+from nbkit.batches import WEIGHTS, TrainingData, fingerprint, generator
+from nbkit.best_function import (
+    SURVEYED,
+    additive,
+    channels_of,
+    cross_spectra,
+    ends_of,
+    spectra_of,
+    started,
+)
+from nbkit.checkpoint import read_tensors, write_tensors
+from nbkit.contrast import Heads
+from nbkit.grid import to_fourier
+from nbkit.objective import LEAST_VARIANCE, MarkedObjective
+from nbkit.recipe import as_json
+from nbkit.run import claimed_folder
+from nbkit.summaries import marked_summary
+from nbkit.trainer import Stage, Trainer
+
+# Smoothing scale of the filters, about half a cell of the presets [Mpc/h]; slope that M begins with, see `started`;
+# learning rate of c.
+R, SLOPE, RATE = 4.0, -2.0, 0.03
+# Training boxes over which the mean and scatter of S_M are taken, after every step.
+FOLLOWED = 256
+
+
+class Coefficients(nn.Module):
+    """c (channels, nodes) of an additive mark; only their shape counts, so they are used with unit scatter."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.c = nn.Parameter(started(channels, SLOPE).float())
+
+    def forward(self):
+        """c, flat."""
+        return (self.c / self.c.detach().std()).flatten()
+
+
+class FunctionObjective(MarkedObjective):
+    """Stage two for an additive mark; what a batch carries of a box are its cross spectra, (b, T).
+
+    Parameters
+    ----------
+    followed : (m, b, T) cross spectra of the boxes that tell how the heads see S_M.
+    """
+
+    def __init__(self, mark, heads, data, temperature, followed):
+        super().__init__(mark, heads, data.grid, data.kmax, temperature)
+        self._followed = followed
+
+    def S_M(self, cross):
+        """Marked summaries (m, 2b) from cross spectra."""
+        power = spectra_of(cross, self.mark()).split(cross.shape[1], dim=-1)
+        return marked_summary(*power)
+
+    def forward(self, batch):
+        """The sum of the anchors' InfoNCE."""
+        return super().forward(batch._replace(marked=self.S_M(batch.marked)))
+
+    @torch.no_grad()
+    def follow(self, *_):
+        """Show the heads S_M with zero mean and unit scatter; of these spectra, that is known exactly."""
+        self.heads.standardise("marked", self.S_M(self._followed), LEAST_VARIANCE)
+
+
+class FunctionTrainer(Trainer):
+    """Trains heads and coefficients; `data.S_M` are cross spectra."""
+
+    def _marked(self):
+        heads, recipe, data = self.heads, self.recipe, self.data
+        objective = FunctionObjective(self.mark, heads, data, recipe.temperature, data.S_M[data.training[:FOLLOWED]])
+        if not self.progress.epoch and not self.progress.step:
+            objective.follow()
+        groups = [([heads.marked, heads.metric, heads.theta], recipe.learning_rate), ([self.mark], RATE)]
+        return Stage("marked", 1, objective, groups, recipe.batch, recipe.epochs, "best.safetensors", None)
+
+
+def contrastive_function(simulations, out, recipe, kmax, l_max, residual, seed, processes, memory, fresh, **trainer):
+    """The AdditiveMark of E0, E1, E2 with the lowest InfoNCE, trained in the folder `out` or read from there.
+
+    Parameters
+    ----------
+    simulations, kmax, residual, seed, processes, memory, fresh : as of `nbkit.train.train`.
+    recipe : of the training that begins with this mark; heads and coefficients get its `head_epochs`.
+    l_max : 0, 1 or 2: functions of E0; E0 and E1; E0, E1 and E2.
+    trainer : passed to `Trainer`.
+    """
+    recipe = replace(recipe, start="unit", head_epochs=0, epochs=recipe.head_epochs, learning_rate=recipe.pretrain_rate)
+    channels = channels_of(l_max, R)
+    settings = {"recipe": as_json(recipe), "kmax": kmax, "residual": residual, "seed": seed, "channels": channels}
+    settings |= {"grid": asdict(simulations.grid), "simulations": [len(simulations), fingerprint(simulations)]}
+    settings = json.loads(json.dumps(settings))
+    if processes.first:
+        claimed_folder(out, settings, fresh)
+    processes.wait()
+    folder = claimed_folder(out, settings, False)
+    boxes = np.linspace(0, len(simulations), SURVEYED, endpoint=False).astype(int).tolist()
+    delta_k = to_fourier(simulations[boxes], simulations.grid)
+    ends = ends_of(delta_k, simulations.grid, channels)
+    data = TrainingData(simulations, recipe, kmax, seed, processes, memory)
+    data.load_summaries(folder)
+    # The same for all seeds and recipes.
+    which = json.dumps([fingerprint(simulations), kmax, channels, ends]).encode()
+    path = paths.runs() / "cross" / f"{hashlib.sha256(which).hexdigest()[:16]}.safetensors"
+    if processes.first and not path.exists():
+        write_tensors(path, {"cross": cross_spectra(data, torch.arange(len(simulations)), channels, ends).float()}, {})
+    processes.wait()
+    data.S_M = read_tensors(path, processes.device)[0]["cross"]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(generator(seed, WEIGHTS).initial_seed())
+        heads = Heads(data.S_delta.shape[1], recipe.width, recipe.dimension, residual)
+    heads.standardise("unmarked", data.S_delta[data.training])
+    mark = Coefficients(len(channels)).to(processes.device)
+    FunctionTrainer(data, mark, heads.to(processes.device), recipe, folder, processes, **trainer).train()
+    processes.wait()
+    best = folder / "best.safetensors"  # a search may be stopped before it has one
+    c = read_tensors(best)[0]["weights.mark.c"] if best.exists() else mark.c.detach().cpu()
+    return additive(c.double(), ends, channels, delta_k, simulations.grid)
