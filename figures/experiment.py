@@ -62,12 +62,10 @@ def spectra():
     """Measure the marks on the suite and write the archive."""
     simulations, runs = suite(PRESET), {name: load_run(each.folder) for name, each in TRAININGS.items()}
     trained = {name: run.mark for name, run in runs.items()}
-    around, beyond = labelled_classical() | trained, {"M = 1": UnitMark()}
-    power = measured({name: simulations[name] for name in FISHER_SETS}, around)
-    test = around | beyond
-    power |= measured({"latin_hypercube": simulations["latin_hypercube"]}, test)
+    marks = labelled_classical() | {"M = 1": UnitMark()} | trained
+    power = measured({name: simulations[name] for name in (*FISHER_SETS, "latin_hypercube")}, marks)
     # All 48 are compared where regressors are tested on the same set they are trained on; over BSQ the best are enough.
-    few = {label: mark for label, mark in around.items() if label in experiment.OVER_BSQ} | trained
+    few = {label: marks[label] for label in ("M = 1", *experiment.OVER_BSQ)}
     power |= measured({"BSQ": simulations["BSQ"]}, few)
     means = {name: term_means(runs[name].mark, simulations["fiducial"]) for name in TAKEN_APART}
     parts = {
@@ -79,7 +77,7 @@ def spectra():
     for each, of in measured({name: simulations[name] for name in FISHER_SETS}, parts).items():
         power[each] = replace(power[each], marked=power[each].marked | of.marked)
     cut = {name: each.cut(archive.KMAX) for name, each in power.items()}
-    return archive.write(cut, test | parts, PRESET, FOLDER / f"{PRESET}_spectra.npz", means)
+    return archive.write(cut, marks | parts, PRESET, FOLDER / f"{PRESET}_spectra.npz", means)
 
 
 def provenance():

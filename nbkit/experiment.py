@@ -14,11 +14,12 @@ from nbkit.bootstrap import interval, resampled, resamples
 from nbkit.cosmology import QUIJOTE_NAMES
 from nbkit.fisher import SETS as FISHER_SETS
 from nbkit.fisher import UNMARKED, ingredients
+from nbkit.frozen import info_nce_of
 from nbkit.introspection import errors_grown, suite_means, variants
 from nbkit.launch import run_name
 from nbkit.measured import labelled_classical
 from nbkit.regression import recovery, spectra_by_mark
-from nbkit.run import load_run
+from nbkit.run import UnitMark, load_run
 from nbkit.shipped import run_folder
 from nbkit.threads import one_thread
 
@@ -65,8 +66,8 @@ TRAININGS = {
 }
 # Those whose terms are switched off one by one.
 TAKEN_APART = ("mini_l2",)
-# Classical marks that are measured over the training set as well.
-OVER_BSQ = ("p=2 ds=0", "p=2.5 ds=0", "p=2.5 ds=0.2", "p=-1 ds=0")
+# Marks that are measured over the training set as well, beside M = 1.
+OVER_BSQ = ("p=2 ds=0", "p=2.5 ds=0", "p=-1 ds=0", "mini_l2", "mini_l0", "mini_unit_start", "mini_i2", "mini_i3")
 CONTRAST = ("mini_l2", "mini_l2_seed1", "mini_l2_seed2")
 
 
@@ -89,7 +90,7 @@ def results(runs, resampling=200, repeats=1, seed=0):
     marks = labelled_classical() | {name: run.mark for name, run in runs.items()}
     around = suite_spectra(PRESET, FISHER_SETS, marks)
     test = suite_spectra(PRESET, ("latin_hypercube",), marks)["latin_hypercube"]
-    found = {}
+    found = _losses(runs, {"M = 1": UnitMark()} | {label: marks[label] for label in OVER_BSQ})
     for kmax in KMAX:
         found |= _forecasts(around, kmax, resampling, seed)
     found |= _recovered(test.cut(KMAX[0]), KMAX[0], repeats, seed)
@@ -103,6 +104,18 @@ def results(runs, resampling=200, repeats=1, seed=0):
 def _named(marks):
     """{what results call it: label} of marks, by contrast and on information, for one kmax."""
     return {name.replace("mini_l2", "contrast"): name for name in CONTRAST} | marks
+
+
+def _losses(runs, marks):
+    """InfoNCE over the prior: of the trainings, and of heads trained anew, all alike, on marks as they are."""
+    found = {f"info_nce_trained_{name}": {"value": runs[name].best_loss} for name in runs if runs[name].heads}
+    training = suite_spectra(PRESET, ("BSQ",), marks)["BSQ"]
+    like = runs["mini_l2"]
+    for label in marks:
+        with one_thread():
+            loss = info_nce_of(training, label, like.grid, like.recipe, like.kmax)
+        found[f"info_nce_{label.replace(' ', '_')}"] = {"value": loss}
+    return found
 
 
 def _entry(value, low, high):
@@ -128,7 +141,8 @@ def _forecasts(spectra, kmax, resampling, seed):
             found[f"{name}_{end}"] = _entry(here.value, here.low, here.high)
 
         rival = min(classical, key=lambda label, i=i: value[label][i])
-        for name, label in _named({"information": f"mini_i{10 * kmax:.0f}"}).items():
+        others = {"information": f"mini_i{10 * kmax:.0f}", "l0": "mini_l0", "unit_start": "mini_unit_start"}
+        for name, label in _named(others).items():
             ratio(f"sigma_best48_over_{name}", ((rival,), np.min), label)
             ratio(f"sigma_median48_over_{name}", (classical, np.median), label)
             ratio(f"sigma_pdd_over_{name}", ((UNMARKED,), np.min), label)

@@ -77,12 +77,12 @@ def anatomy(mark, delta, grid):
     return Anatomy(mark, grid, delta, invariants, terms, means)
 
 
-def trained_mark(run):
-    """A learned mark by the name of a shipped run, the name or folder of any run, or a .safetensors file of its own."""
+def trained_mark(run, preset=None):
+    """A learned mark by what names its run, see `nbkit.shipped.run_folder`, or from a .safetensors file of its own."""
     if str(run).endswith(".safetensors"):
         mark = load_mark(Path(run).expanduser()).requires_grad_(False)
     else:
-        mark = load_run(run_folder(run)).mark
+        mark = load_run(run_folder(run, preset)).mark
     if not isinstance(mark, LearnedMark):
         raise ValueError(f"{run} holds {mark}, which has no terms to look at; choose a run that trained a LearnedMark.")
     if not (mark.responses.v.any() or (mark.responses.crossed and mark.responses.cross_v.any())):

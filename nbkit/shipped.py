@@ -16,18 +16,21 @@ def shipped_runs():
     return tuple(sorted(path.parent.name for path in FOLDER.glob("*/run.json")))
 
 
-def run_folder(run):
+def run_folder(run, preset=None):
     """Folder of a run, for `load_run`, from whatever names it.
 
     Parameters
     ----------
     run : the name of a shipped run, the name of a folder in `train` of `nbkit.paths.runs()`, or a path.
+    preset : with it, "l2" is short for the shipped run "demo_l2", or whatever the preset is.
     """
-    for folder in (FOLDER / str(run), paths.runs() / "train" / str(run), Path(run).expanduser()):
+    short = [FOLDER / f"{preset}_{run}"] if preset else []
+    for folder in (*short, FOLDER / str(run), paths.runs() / "train" / str(run), Path(run).expanduser()):
         if str(run) and (folder / "run.json").is_file():
             return folder
+    of_preset = f" for preset {preset!r}" if preset else ""
     raise FileNotFoundError(
-        f"There is no run {str(run)!r}: give one of {', '.join(shipped_runs())}, the name of a folder in "
+        f"There is no run {str(run)!r}{of_preset}: give one of {', '.join(shipped_runs())}, the name of a folder in "
         f"{paths.runs() / 'train'}, or a path; `papermill 03_train.ipynb out.ipynb` makes one."
     )
 
