@@ -20,12 +20,14 @@ from nbkit import archive, experiment, latent, paths
 from nbkit.ablation_table import table, write
 from nbkit.ablations import case_of
 from nbkit.archive import FOLDER
-from nbkit.checkpoint import write_json
+from nbkit.checkpoint import read_tensors, write_json
+from nbkit.contrast_function import FALLING, RISING, contrastive_function
 from nbkit.experiment import PRESET, TAKEN_APART, TRAININGS
 from nbkit.fisher import SETS as FISHER_SETS
 from nbkit.introspection import term_means, variants
 from nbkit.measured import labelled_classical, measured
 from nbkit.neighbourhood import SETS as NEAR
+from nbkit.processes import Processes, chosen_device
 from nbkit.run import UnitMark, load_run
 from nbkit.shipped import ship
 from nbkit.suite import PRESETS, suite
@@ -56,6 +58,23 @@ def train(training):
     with (training.folder / "log.txt").open("a") as log:
         command = [sys.executable, "-m", "nbkit.launch", *training.words]
         subprocess.run(command, env=os.environ | threads, stdout=log, stderr=log, check=True)
+
+
+def searches():
+    """Where the search for functions ends when it begins with a mark that falls with density, and with one that rises.
+
+    Gives {what: lowest validation loss, and the range of all searches}.
+    """
+    training, run = suite(PRESET, sets=("BSQ",))["BSQ"], load_run(TRAININGS["mini_l2"].folder)
+    asked = {"kmax": run.kmax, "l_max": 2, "residual": True, "seed": 0, "processes": Processes(chosen_device("cpu"))}
+    quiet = {"checkpoint_every": 60.0, "stop": None, "on_epoch": None, "show": None}
+    found = {}
+    for name, slope in (("falling", FALLING), ("rising", RISING)):
+        folder = run.folder / "function" if slope == FALLING else LOG.parent / "rising"
+        contrastive_function(training, folder, run.recipe, memory=None, fresh=False, slope=slope, **asked, **quiet)
+        losses = [read_tensors(each)[1]["best_loss"] for each in folder.glob("*/best.safetensors")]
+        found[name] = {"value": min(losses), "low": min(losses), "high": max(losses)}
+    return found
 
 
 def spectra():
@@ -110,6 +129,7 @@ def main(*asked):
         folders = {name: each.folder for name, each in TRAININGS.items()} | {"mini_unit": unit.folder}
         for name, folder in folders.items():
             ship(folder, name)
+        write_json(paths.figures() / f"search_{PRESET}.json", searches())
     if not asked or "spectra" in asked:
         with stage("spectra"):
             spectra()
@@ -118,7 +138,7 @@ def main(*asked):
         with stage("results"):
             runs = experiment.shipped()
             write_json(paths.figures() / "results.json", experiment.results(runs))
-            cases = {case_of(run): run for run in runs.values() if case_of(run)}
+            cases = {case_of(runs[name]): runs[name] for name in ("mini_l2", "mini_l0")}
             write(table(cases, PRESET, also=(0.2,)), paths.figures() / f"ablations_{PRESET}.csv")
         readme = paths.figures().parent / "README.md"
         if experiment.BEGIN in readme.read_text():
