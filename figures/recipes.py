@@ -33,7 +33,8 @@ COMPARED = {
     "mini": {
         "paper": replace(PAPER, epochs=SHORT),
         "tuned": replace(TUNED, epochs=SHORT),
-        "warm": replace(RECIPES["warm"], epochs=SHORT),
+        "warm": RECIPES["warm"],
+        "warm, p = 2 at the start": replace(RECIPES["warm"], epochs=SHORT, start="classical"),
     },
 }
 

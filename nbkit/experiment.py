@@ -211,6 +211,18 @@ ROWS = (
     ("MSE of regressors, best of 48 over {}", "mse_best48_over_{}_{}_k0.2", ("1.45 (all)", "1.45 (all)")),
     ("MSE, P_dd over {}", "mse_pdd_over_{}_{}_k0.2", None),
 )
+# Further rows: what is said, what the paper says, figures of the mark trained by contrast, and on information.
+WITHOUT = tuple(f"growth_of_sigma_without_h_{f}_mini_l2_s8_k0.2" for f in ("E0", "E1", "E2", "I3", "x"))
+SINGLE = (
+    ("σ, ℓ_max = 2 over ℓ_max = 0", "0.81, 0.65", ("sigma_l2_over_l0_Om_k0.2", "sigma_l2_over_l0_s8_k0.2"), ()),
+    ("largest over smallest σ of three seeds", "–", tuple(f"sigma_spread_of_seeds_{p}_k0.2" for p in PARAMETERS), ()),
+    ("growth of σ_8 without h(E0), h(E1), h(E2), h(I3), h_x", "E0 dominates", WITHOUT, ()),
+    ("R@1, R@5 (ours of 500, the paper's of 2,000)", "66.5 %, 96.1 %", ("recall_1", "recall_5"), ()),
+    ("effective rank of z_perp", "3.4", ("effective_rank",), ()),
+    ("variance in two components", "85 %", ("two_components",), ()),
+    ("InfoNCE, heads trained anew", "–", ("info_nce_mini_l2",), ("info_nce_mini_i2", "info_nce_mini_i3")),
+    ("the same of M = 1, of p = 2", "–", ("info_nce_M_=_1", "info_nce_p=2_ds=0"), ()),
+)
 BEGIN, END = "<!-- results.json -->", "<!-- end of results.json -->"
 
 
@@ -231,19 +243,10 @@ def with_table(readme, found=None):
         lines.append(
             f"| {said.format('the learned mark')} | {', '.join(paper) if paper else '–'} | {cells[0]} | {cells[1]} |"
         )
-    single = (
-        ("σ, ℓ_max = 2 over ℓ_max = 0", ("sigma_l2_over_l0_Om_k0.2", "sigma_l2_over_l0_s8_k0.2"), "0.81, 0.65"),
-        (
-            "largest over smallest σ of three seeds",
-            ("sigma_spread_of_seeds_Om_k0.2", "sigma_spread_of_seeds_s8_k0.2"),
-            "–",
-        ),
-        ("R@1, R@5 (ours of 500, the paper's of 2,000)", ("recall_1", "recall_5"), "66.5 %, 96.1 %"),
-        ("effective rank of z_perp", ("effective_rank",), "3.4"),
-        ("variance in two components", ("two_components",), "85 %"),
-    )
-    for said, names, paper in single:
-        lines.append(f"| {said} | {paper} | {', '.join(_in_words(found[name], '%' in paper) for name in names)} | |")
+    for said, paper, contrast, information in SINGLE:
+        percent = "%" in paper
+        cells = (", ".join(_in_words(found[name], percent) for name in names) for names in (contrast, information))
+        lines.append(f"| {said} | {paper} | {' | '.join(cells)} |")
     before, after = readme.split(BEGIN)[0], readme.split(END)[1]
     return before + BEGIN + "\n" + "\n".join(lines) + "\n" + END + after
 

@@ -7,7 +7,7 @@ import pytest
 
 from nbkit import ClassicalMark, experiment, launch, paths
 from nbkit.archive import archived
-from nbkit.experiment import PARAMETERS, ROWS, TRAININGS, shipped, with_table
+from nbkit.experiment import PARAMETERS, ROWS, SINGLE, TRAININGS, shipped, with_table
 from nbkit.fisher import SETS, UNMARKED, ingredients, standard
 from nbkit.measured import _Pass
 from nbkit.suite import PRESETS, contents
@@ -86,6 +86,7 @@ def test_readme_has_the_table_of_the_figures():
 def test_table_needs_every_figure_it_names():
     found = json.loads(FIGURES.read_text())
     wanted = [name.format(mark, p) for _, name, _ in ROWS for mark in ("contrast", "information") for p in PARAMETERS]
+    assert {name for *_, contrast, information in SINGLE for name in (*contrast, *information)} <= set(found)
     assert all(set(found[name]) == {"value", "low", "high"} for name in wanted)
 
 
@@ -94,8 +95,8 @@ def test_readme_table_is_made_from_the_figures():
     names = [
         row[1].format(mark, p) for row in experiment.ROWS for mark in ("contrast", "information") for p in ("Om", "s8")
     ]
-    names += [f"sigma_{what}_{p}_k0.2" for what in ("l2_over_l0", "spread_of_seeds") for p in ("Om", "s8")]
-    found = dict.fromkeys([*names, "recall_1", "recall_5", "effective_rank", "two_components"], entry)
+    names += [name for *_, contrast, information in experiment.SINGLE for name in (*contrast, *information)]
+    found = dict.fromkeys(names, entry)
     readme = f"before\n{experiment.BEGIN}\nold\n{experiment.END}\nafter\n"
     made = experiment.with_table(readme, found)
     assert made.startswith("before\n") and made.endswith("\nafter\n") and "old" not in made
