@@ -65,7 +65,7 @@ TRAININGS = {
 # Those whose terms are switched off one by one.
 TAKEN_APART = ("mini_l2",)
 # Marks that are measured over the training set as well, beside M = 1.
-OVER_BSQ = ("p=2 ds=0", "p=2.5 ds=0", "p=-1 ds=0", "mini_l2", "mini_l0", "mini_i2", "mini_i3")
+OVER_BSQ = ("p=2 ds=0", "mini_l2", "mini_l0", "mini_i2", "mini_i3")
 CONTRAST = ("mini_l2", "mini_l2_seed1", "mini_l2_seed2")
 
 
