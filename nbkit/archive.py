@@ -81,12 +81,12 @@ class Archive:
         number, about = _family(name), contents(self.preset, name)
         before = FAMILIES[number][: FAMILIES[number].index(name)]
         first = sum(self.preset.count(other) for other in before)
-        scores, step, axes, middle = (self._held[f"{what}_{number}"] for what in ("scores", "step", "axes", "middle"))
+        held = {what: self._held[f"{what}_{number}"] for what in ("scores", "step", "axes", "size", "middle")}
+        scores = held["scores"][:, first : first + len(about.seeds)].T * held["step"].astype(np.float64)
         bins = len(self._held["k"])
 
         def whitened(columns):
-            kept = scores[:, first : first + len(about.seeds)].T * step.astype(np.float64)
-            return middle[columns] + kept @ axes[:, columns].astype(np.float64)
+            return held["middle"][columns] + scores @ (held["axes"][:, columns] * held["size"].astype(np.float64))
 
         density = whitened(np.arange(bins))
         P_dd, marked = 10 ** (self._held["mean"] + density @ self._held["root"].T), {}
@@ -170,7 +170,7 @@ def _whitened(power, labels, all_labels, unit):
 
 
 def _packed(z, tolerance):
-    """Scores (c, N) in whole steps, the components (c, F) they belong to, and the middle (F,) of z (N, F)."""
+    """Scores (c, N) and components (c, F), both in whole steps, and the middle (F,), of z (N, F)."""
     middle = z.mean(0)
     U, s, V = np.linalg.svd(z - middle, full_matrices=False)
     # Mean square error of each number when the first c components are kept in steps of a size, for every c.
@@ -178,11 +178,16 @@ def _packed(z, tolerance):
     count = int(np.argmax(left.max(1) < tolerance**2 / 2)) if left[-1].max() < tolerance**2 / 2 else len(s)
     rounded = (V[:count] ** 2).sum(0).max() / 12  # error of the worst number from steps of 1
     step = np.array(tolerance * np.sqrt(0.5 / rounded), np.float32)
+    # Errors of a component count as much as its scores are large; half as much as those of the scores are allowed.
+    size = tolerance * np.sqrt(3 * len(z) / count) / s[:count, None]
     # A row a component: numbers of one size stand together, and most of them are small.
-    scores = np.rint(U[:, :count] * s[:count] / step).T
-    kind = np.int16 if np.abs(scores).max() < 2**15 else np.int32
-    packed = {"scores": np.ascontiguousarray(scores, kind), "axes": V[:count].astype(np.float16)}
-    return packed | {"step": step, "middle": middle.astype(np.float32)}
+    packed = {"scores": _whole((U[:, :count] * s[:count] / step).T), "axes": _whole(V[:count] / size)}
+    return packed | {"step": step, "size": size.astype(np.float32), "middle": middle.astype(np.float32)}
+
+
+def _whole(x):
+    x = np.rint(x)
+    return np.ascontiguousarray(x, np.int16 if np.abs(x).max() < 2**15 else np.int32)
 
 
 def _compressed(arrays):
