@@ -79,7 +79,7 @@ def searches():
 
 def spectra():
     """Measure the marks on the suite and write the archive."""
-    simulations, runs = suite(PRESET), {name: load_run(each.folder) for name, each in TRAININGS.items()}
+    simulations, runs = suite(PRESET), experiment.shipped()
     trained = {name: run.mark for name, run in runs.items()}
     marks = labelled_classical() | {"M = 1": UnitMark()} | trained
     power = measured({name: simulations[name] for name in (*FISHER_SETS, "latin_hypercube")}, marks)
@@ -138,11 +138,11 @@ def main(*asked):
         with stage("results"):
             runs = experiment.shipped()
             write_json(paths.figures() / "results.json", experiment.results(runs))
+            readme = paths.figures().parent / "README.md"
+            if experiment.BEGIN in readme.read_text():
+                readme.write_text(experiment.with_table(readme.read_text()))
             cases = {case_of(runs[name]): runs[name] for name in ("mini_l2", "mini_l0")}
             write(table(cases, PRESET, also=(0.2,)), paths.figures() / f"ablations_{PRESET}.csv")
-        readme = paths.figures().parent / "README.md"
-        if experiment.BEGIN in readme.read_text():
-            readme.write_text(experiment.with_table(readme.read_text()))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import torch
 
 from nbkit.batches import DRAWN, generator
 from nbkit.filters import filtered
-from nbkit.grid import to_fourier, to_real
+from nbkit.grid import to_fourier
 from nbkit.information import cross_validated, sample_of, wanted_rows
 from nbkit.invariants import NAMES, invariants, transformed
 
@@ -34,8 +34,7 @@ class AdditiveMark:
     ----------
     coefficients : c_aj, a row a channel and NODES columns; the first and the last bump are steps.
     ends : (first, last) node of each row.
-    channels : what each row is a function of, (name, R): E0, E1 or E2 behind a filter exp(-k^2 R^2 / 2), R in Mpc/h;
-        or ("delta", 0), the density as it was painted, without taper and deconvolution.
+    channels : what each row is a function of, (name, R): E0, E1 or E2 behind a filter exp(-k^2 R^2 / 2), R in Mpc/h.
     shift : of M; it changes no information.
     """
 
@@ -66,10 +65,9 @@ def channels_of(l_max, R):
 
 def seen_by(delta_k, grid, channels):
     """The maps of each of the channels, as MLPs see them."""
-    maps = {("delta", 0): transformed({"E0": to_real(delta_k, grid)})["E0"]} if ("delta", 0) in channels else {}
-    k = grid.shells(delta_k.device, delta_k.real.dtype).k
-    for R in {R for name, R in channels if name != "delta"}:
-        count = 1 + max(NAMES.index(name) for name, its in channels if name != "delta" and its == R)
+    maps, k = {}, grid.shells(delta_k.device, delta_k.real.dtype).k
+    for R in {R for _, R in channels}:
+        count = 1 + max(NAMES.index(name) for name, its in channels if its == R)
         smooth = torch.exp(-((k * R) ** 2) / 2).expand(count, -1)
         found = transformed(invariants(filtered(delta_k, smooth, grid, k_cut=grid.k_nyq)))
         maps |= {(name, R): found[name] for name in NAMES[:count]}
