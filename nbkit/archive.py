@@ -22,7 +22,8 @@ FORMAT = "nbkit archive 2"
 FAMILIES = (SETS[2:], SETS[1:2], SETS[:1])
 # Largest k of the spectra that are kept [h/Mpc]: that of the trainings.
 KMAX = 0.3
-# Largest rms error of a number of any mark, at unit covariance: around the fiducial point, and over the prior.
+# Rms error of a number of any mark, at unit covariance, that dropped components and rounded scores may make together;
+# rounded axes add half of it in quadrature. Around the fiducial point, and over the prior.
 TOLERANCES = (0.01, 0.15, 0.15)
 # Scatter of log10 P_mm/P_dd or r, given all before it, that is rounding of the spectra: for M = 1 there is no other.
 ROUNDING = 1e-6

@@ -49,7 +49,7 @@ def test_commands_are_those_that_notebook_03_understands():
 def test_missing_runs_are_named_with_their_command(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("NBKIT_RUNS", str(tmp_path))
     with pytest.raises(
-        FileNotFoundError, match=r"17 of 17 trainings of preset 'mini' .*03_train\.ipynb .*-p kmax 0\.1"
+        FileNotFoundError, match=r"15 of 17 trainings of preset 'mini' .*03_train\.ipynb .*-p kmax 0\.1"
     ):
         ablations.trained(planned(), "mini")
     ablations.main(["--preset", "mini", "--seed", "2"])
@@ -139,7 +139,7 @@ def test_array_script_is_valid_shell():
 def test_a_missing_table_is_named_with_its_command(monkeypatch, tmp_path):
     monkeypatch.setattr(paths, "figures", lambda: tmp_path)
     monkeypatch.setenv("NBKIT_RUNS", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match=r"17 of 17 trainings of preset 'mini' are missing"):
+    with pytest.raises(FileNotFoundError, match=r"15 of 17 trainings of preset 'mini' are missing"):
         ablation_table.finished("mini")
     monkeypatch.setattr(ablation_table, "trained", lambda cases, preset: {})
     with pytest.raises(FileNotFoundError, match=r"`python figures/ablations\.py --preset mini` measures them"):

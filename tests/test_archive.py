@@ -61,7 +61,8 @@ def test_what_was_kept_comes_back_to_a_small_part_of_what_forecasts_notice(power
             root = np.linalg.cholesky(np.cov(numbers(power["fiducial"], label).T))  # unit covariance is how they weigh
             errors = np.concatenate([numbers(power[n], label) - numbers(found[n], label) for n in names])
             rms = np.sqrt(np.mean(np.linalg.solve(root, errors.T) ** 2, axis=1))
-            assert 0 < rms.max() < 1.1 * archive.TOLERANCES[number]
+            # Dropped and rounded: sqrt(1 + 1/4) of the tolerance, and twenty boxes do not average rounding out.
+            assert 0 < rms.max() < 1.1 * np.sqrt(1.25) * archive.TOLERANCES[number]
 
 
 def test_a_mark_the_fiducial_set_lacks_is_refused(power, tmp_path):
