@@ -64,7 +64,9 @@ def test_training_begins_with_what_was_found(small, tmp_path):  # noqa: F811
     recipe = replace(QUICK, head_epochs=2, epochs=1)
     asked = {"recipe": recipe, "kmax": 0.3, "seed": 3, "device": "cpu", "l_max": 0}
     run = train(small, tmp_path, on_epoch=lambda t: marks.append(weights_hash(t.mark)), **asked)
-    assert run.finished and run.settings["start"] == "function" and (tmp_path / "function" / "history.csv").is_file()
+    assert (
+        run.finished and run.settings["start"] == "function" and (tmp_path / "function" / "0" / "history.csv").is_file()
+    )
     assert [row["stage"] for row in run.history] == ["unmarked"] * 2 + ["heads"] * 2 + ["marked"]
 
 
