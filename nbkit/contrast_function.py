@@ -138,8 +138,9 @@ def contrastive_function(
         _search(data, len(channels), recipe, residual, (seed, k), slope, folder / str(k), **trainer)
         for k in range(SEARCHES)
     ]
-    c = min(found, key=lambda each: each[0])[1]
-    return additive(c.double(), ends, channels, delta_k, simulations.grid)
+    c = min(found, key=lambda each: each[0])[1].double()
+    # Rounded, so that one process and several begin alike: an imitation amplifies the last bits of what it imitates.
+    return additive((c / c.std()).round(decimals=3), ends, channels, delta_k, simulations.grid)
 
 
 def _search(data, channels, recipe, residual, seed, slope, folder, **trainer):
