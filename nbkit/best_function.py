@@ -10,7 +10,7 @@ import torch
 
 from nbkit.batches import DRAWN, generator
 from nbkit.filters import filtered
-from nbkit.grid import to_fourier
+from nbkit.grid import to_fourier, to_real
 from nbkit.information import cross_validated, sample_of, wanted_rows
 from nbkit.invariants import NAMES, invariants, transformed
 
@@ -24,6 +24,8 @@ STEPS, RATE = 300, 0.03
 # Boxes that tell the quantiles, and the value below which M falls in one voxel of a thousand: softplus, which an
 # imitation has to pass through, is nearly straight above it.
 SURVEYED, LEAST = 16, 2.0
+# The channel that is the density as painted: no filter, no taper.
+DENSITY = ("delta", 0.0)
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ class AdditiveMark:
     ----------
     coefficients : c_aj, a row a channel and NODES columns; the first and the last bump are steps.
     ends : (first, last) node of each row.
-    channels : what each row is a function of, (name, R): E0, E1 or E2 behind a filter exp(-k^2 R^2 / 2), R in Mpc/h.
+    channels : what each row is a function of: (name, R) for E0, E1 or E2 behind a filter exp(-k^2 R^2 / 2), R in Mpc/h,
+        or `DENSITY`.
     shift : of M; it changes no information.
     """
 
@@ -66,7 +69,9 @@ def channels_of(l_max, R):
 def seen_by(delta_k, grid, channels):
     """The maps of each of the channels, as MLPs see them."""
     maps, k = {}, grid.shells(delta_k.device, delta_k.real.dtype).k
-    for R in {R for _, R in channels}:
+    if DENSITY in channels:
+        maps[DENSITY] = transformed({"E0": to_real(delta_k, grid)})["E0"]
+    for R in {R for _, R in channels if R}:
         count = 1 + max(NAMES.index(name) for name, its in channels if its == R)
         smooth = torch.exp(-((k * R) ** 2) / 2).expand(count, -1)
         found = transformed(invariants(filtered(delta_k, smooth, grid, k_cut=grid.k_nyq)))
@@ -126,7 +131,7 @@ def best_function(data, parameters, choices, seed=0):
         ends = ends_of(delta_k, data.grid, channels)
         table = cross_spectra(data, data.rows(*data.training), channels, ends)
         for slope in SLOPES:
-            c, loss = _minimised(table, list(map(len, data.training)), len(ends), slope, wanted, seed)
+            c, loss = minimised(table, list(map(len, data.training)), len(ends), slope, wanted, seed)
             found.append((loss, additive(c, ends, channels, delta_k, data.grid)))
     return min(found, key=lambda each: each[0])[1]
 
@@ -138,8 +143,17 @@ def started(count, slope):
     return c
 
 
-def _minimised(table, sizes, count, slope, wanted, seed):
-    """Coefficients (count, NODES) that minimise the mean log sigma of the wanted parameters, and its value."""
+def minimised(table, sizes, count, slope, wanted, seed):
+    """Coefficients (count, NODES) that minimise the mean log sigma of the wanted parameters, and its value.
+
+    Parameters
+    ----------
+    table : `cross_spectra` of boxes, sizes[0] fiducial ones and sizes[1] pairs in the order of `sample_of`.
+    count : channels.
+    slope : of the mark to begin with.
+    wanted : see `nbkit.information.wanted_rows`.
+    seed : of the halves.
+    """
     c = started(count, slope)
     optimizer = torch.optim.Adam([c.requires_grad_(True)], lr=RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)

@@ -86,14 +86,16 @@ class FunctionObjective(MarkedObjective):
 
 
 class FunctionTrainer(Trainer):
-    """Trains heads and coefficients; `data.S_M` are cross spectra."""
+    """Trains heads and, at a `rate` of their own, coefficients; `data.S_M` are cross spectra."""
+
+    rate = RATE
 
     def _marked(self):
         heads, recipe, data = self.heads, self.recipe, self.data
         objective = FunctionObjective(self.mark, heads, data, recipe.temperature, data.S_M[data.training[:FOLLOWED]])
         if not self.progress.epoch and not self.progress.step:
             objective.follow()
-        groups = [([heads.marked, heads.metric, heads.theta], recipe.learning_rate), ([self.mark], RATE)]
+        groups = [([heads.marked, heads.metric, heads.theta], recipe.learning_rate), ([self.mark], self.rate)]
         return Stage("marked", 1, objective, groups, recipe.batch, recipe.epochs, "best.safetensors", None)
 
 
@@ -135,7 +137,7 @@ def contrastive_function(
     processes.wait()
     data.S_M = read_tensors(path, processes.device)[0]["cross"]
     found = [
-        _search(data, len(channels), recipe, residual, (seed, k), slope, folder / str(k), **trainer)
+        searched(data, Coefficients(len(channels), slope), recipe, residual, (seed, k), folder / str(k), **trainer)
         for k in range(SEARCHES)
     ]
     c = min(found, key=lambda each: each[0])[1].double()
@@ -143,14 +145,24 @@ def contrastive_function(
     return additive((c / c.std()).round(decimals=3), ends, channels, delta_k, simulations.grid)
 
 
-def _search(data, channels, recipe, residual, seed, slope, folder, **trainer):
-    """Lowest validation loss of one search, and its coefficients."""
+def searched(data, mark, recipe, residual, seed, folder, rate=RATE, **trainer):
+    """Lowest validation loss of one search, and the coefficients (channels, nodes) that have it.
+
+    Parameters
+    ----------
+    data : TrainingData; its `S_M` are cross spectra.
+    mark : the Coefficients to begin with.
+    recipe, residual, folder, trainer : see `contrastive_function`.
+    seed : whole numbers that decide the heads to begin with.
+    rate : learning rate of the coefficients.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(generator(WEIGHTS, *seed).initial_seed())
         heads = Heads(data.S_delta.shape[1], recipe.width, recipe.dimension, residual)
     heads.standardise("unmarked", data.S_delta[data.training])
-    mark, device = Coefficients(channels, slope), data.processes.device
+    device = data.processes.device
     search = FunctionTrainer(data, mark.to(device), heads.to(device), recipe, folder, data.processes, **trainer)
+    search.rate = rate
     search.train()
     data.processes.wait()
     best = folder / "best.safetensors"  # a search may be stopped before it has one

@@ -17,8 +17,8 @@ from nbkit.trainer import Trainer
 
 
 @dataclass(frozen=True, eq=False)
-class _Boxes:
-    """All that training heads asks of simulations whose summaries are known."""
+class Boxes:
+    """All that training heads asks of simulations whose summaries are known: thetas (N, 5), and a Grid."""
 
     theta: np.ndarray
     grid: Grid
@@ -38,7 +38,7 @@ def info_nce_of(power, label, grid, recipe, kmax, residual=True, seed=0):
     recipe, kmax, residual, seed : as of `nbkit.train.train`; kmax is at most that of the spectra.
     """
     power, processes = power.cut(kmax), Processes(torch.device("cpu"))
-    data = TrainingData(_Boxes(power.theta, grid), recipe, kmax, seed, processes, 0)
+    data = TrainingData(Boxes(power.theta, grid), recipe, kmax, seed, processes, 0)
     P_dd, P_dm, P_mm = torch.from_numpy(power[label]).float().unbind(1)
     data.S_delta, data.S_M = unmarked_summary(P_dd), marked_summary(P_dd, P_dm, P_mm)
     with torch.random.fork_rng(devices=[]):

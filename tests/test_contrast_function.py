@@ -1,15 +1,20 @@
 """The best additive mark by contrast: its summaries are the mark's own, and the search gets somewhere."""
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from test_train import RECIPE, simulations, small  # noqa: F401 (fixtures)
+from test_train import RECIPE, one_thread, simulations, small  # noqa: F401 (fixtures)
+from training_process import FROM_FUNCTION
 
-from nbkit.contrast_function import RATE, Coefficients, contrastive_function
+from nbkit.checkpoint import read_tensors
+from nbkit.contrast_function import RATE, SEARCHES, Coefficients, contrastive_function
 from nbkit.processes import Processes
 from nbkit.recipe import Recipe
-from nbkit.run import weights_hash
+from nbkit.run import load_run, weights_hash
 from nbkit.summaries import marked_spectra
 from nbkit.train import train
 
@@ -68,6 +73,18 @@ def test_training_begins_with_what_was_found(small, tmp_path):  # noqa: F811
         run.finished and run.settings["start"] == "function" and (tmp_path / "function" / "0" / "history.csv").is_file()
     )
     assert [row["stage"] for row in run.history] == ["unmarked"] * 2 + ["heads"] * 2 + ["marked"]
+
+
+def test_two_processes_find_what_one_finds(small, tmp_path):  # noqa: F811
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += [str(Path(__file__).parent / "training_process.py"), str(tmp_path / "two"), "function"]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    train(small, tmp_path / "one", recipe=FROM_FUNCTION, kmax=0.3, seed=3, device="cpu", progress=False)
+    for k in range(SEARCHES):
+        one, two = (read_tensors(tmp_path / name / "function" / str(k) / "best.safetensors") for name in ("one", "two"))
+        assert torch.allclose(one[0]["weights.mark.c"], two[0]["weights.mark.c"], rtol=1e-4, atol=1e-4)
+        assert abs(one[1]["best_loss"] / two[1]["best_loss"] - 1) < 2e-4
+    assert load_run(tmp_path / "two").finished
 
 
 def test_a_search_needs_epochs():

@@ -9,9 +9,20 @@ import pytest
 import torch
 
 from nbkit import ClassicalMark, Grid
-from nbkit.best_function import LEAST, NODES, AdditiveMark, best_function, channels_of, cross_spectra, spectra_of
+from nbkit.best_function import (
+    DENSITY,
+    LEAST,
+    NODES,
+    AdditiveMark,
+    best_function,
+    channels_of,
+    cross_spectra,
+    seen_by,
+    spectra_of,
+)
 from nbkit.checkpoint import read_tensors
 from nbkit.cosmology import FIDUCIAL, STEPS, derivative_thetas
+from nbkit.grid import to_fourier
 from nbkit.imitation import imitation
 from nbkit.information import Sample, cross_validated, derivatives, fisher, halves, naive, weights
 from nbkit.information_trainer import InformationTrainer
@@ -366,6 +377,12 @@ def test_spectra_of_an_additive_mark_are_quadratic_in_its_coefficients(sets):
     assert torch.allclose(P_dm, mark.shift * dd + dm, rtol=1e-3, atol=1e-4 * float(P_dm.abs().max()))
     expected = mark.shift**2 * dd + 2 * mark.shift * dm + mm
     assert torch.allclose(P_mm, expected, rtol=1e-3, atol=1e-4 * float(P_mm.max()))
+
+
+def test_the_density_channel_is_the_density_as_painted():
+    delta = torch.randn(*GRID.shape, generator=torch.Generator().manual_seed(2)).exp()
+    seen = seen_by(to_fourier(delta, GRID), GRID, (("E0", 8.0), DENSITY))
+    assert torch.allclose(seen[1], delta.log1p(), atol=1e-5) and float(seen[0].std()) < float(seen[1].std()) / 2
 
 
 @pytest.mark.parametrize("l_max", [0, 2])

@@ -1,11 +1,13 @@
-"""A training in a process of its own, for tests that kill it: training_process.py FOLDER [steps|syncs|replaces COUNT].
+"""A training in a process of its own: training_process.py FOLDER [function | steps|syncs|replaces COUNT].
 
-With a moment given it ends itself, as `kill -9` would, at the COUNT-th optimiser step, flush to disk or rename.
+"function" begins with the best sum of functions. With a moment given it ends itself,
+as `kill -9` would, at the COUNT-th optimiser step, flush to disk or rename.
 """
 
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -24,6 +26,10 @@ RECIPE = Recipe(
     plateau_patience=0,
     negatives=Negatives(n_real=16, n_global=32, n_local=4),
 )
+
+
+# The same from the best sum of functions, as the default of `mini`.
+FROM_FUNCTION = replace(RECIPE, standardise=True, schedule="cosine", head_epochs=2, start="function")
 
 
 def bomb(moment, count):
@@ -48,7 +54,8 @@ def main(folder, moment=None, count=0):
         really = Path.replace
         Path.replace = lambda self, target: tick() or really(self, target)
     stop = tick if moment == "steps" else None
-    train(FakeSet(40), folder, recipe=RECIPE, kmax=0.3, seed=3, checkpoint_every=0.0, stop=stop, device="cpu")
+    recipe = FROM_FUNCTION if moment == "function" else RECIPE
+    train(FakeSet(40), folder, recipe=recipe, kmax=0.3, seed=3, checkpoint_every=0.0, stop=stop, device="cpu")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,225 @@
+"""Why contrast finds ordinary marks: writes contrast_mini.csv, which notebook 08 shows.
+
+Additive marks (`nbkit.best_function`) of E0, E1 and E2 are found by contrast in many ways, and on information; all are
+judged alike: InfoNCE of heads trained anew on the training set, forecasts on the fiducial boxes and pairs. Every mark
+comes from cross spectra, so neither an imitation nor a pass over the boxes interferes.
+
+Run `python figures/contrast.py`: an hour and a half on two cores, mostly for 4,000 more boxes. It is kept as it goes.
+"""
+
+import csv
+import hashlib
+import json
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+
+import numpy as np
+import torch
+
+from nbkit import paths
+from nbkit.archive import suite_spectra
+from nbkit.batches import TrainingData, fingerprint
+from nbkit.best_function import SLOPES, SURVEYED, channels_of, cross_spectra, ends_of, minimised, spectra_of
+from nbkit.bootstrap import resampled, resamples
+from nbkit.checkpoint import read_tensors, write_json, write_tensors
+from nbkit.contrast_function import FALLING, RATE, RISING, Coefficients, R, searched
+from nbkit.cosmology import QUIJOTE_NAMES
+from nbkit.fisher import SETS, ingredients, standard
+from nbkit.frozen import Boxes, info_nce_of
+from nbkit.grid import to_fourier
+from nbkit.information import wanted_rows
+from nbkit.measured import Measured, labelled_classical
+from nbkit.neighbourhood import Neighbourhood
+from nbkit.processes import Processes, chosen_device
+from nbkit.recipe import WARM
+from nbkit.suite import PRESETS, suite
+from nbkit.summaries import unmarked_summary
+from nbkit.train_information import INFORMATION, WANTED
+
+PRESET = "mini"
+KMAX = (0.2, 0.3)
+MORE = replace(PRESETS[PRESET], name=f"{PRESET}_more", BSQ=6000)  # the first 2,000 are those of the preset
+NEAR = PRESETS["demo"].near  # the cells are the same and a mark is local; boxes of an eighth of the volume will do
+SEEDS, JOBS = 3, 2
+FOLDER = paths.runs() / "experiment" / "contrast"
+RECIPE = replace(WARM, start="unit", head_epochs=0, epochs=WARM.head_epochs, learning_rate=WARM.pretrain_rate)
+CPU = Processes(chosen_device("cpu"))
+NUMBERS = tuple(f"ratio_{p}_k{k:g}{end}" for k in KMAX for p in ("Om", "s8") for end in ("", "_low", "_high"))
+COLUMNS = ("mark", "boxes", "kmax", "seed", "loss", "info_nce", *NUMBERS)
+
+
+@dataclass(frozen=True)
+class Search:
+    """One way to search by contrast; the defaults are those of recipe `warm`.
+
+    Parameters
+    ----------
+    said : what tables call it.
+    boxes, kmax : training boxes, validation included, and largest k [h/Mpc].
+    R : smoothing scale of the filters [Mpc/h].
+    epochs, rate : of heads and coefficients; learning rate of the coefficients.
+    begin : slope of the exponential of E0 to begin with, or "information": the function found on that, at 0.2 h/Mpc.
+    heads : changes to the recipe of the heads, as pairs.
+    """
+
+    said: str
+    boxes: int = 2000
+    kmax: float = 0.3
+    R: float = R
+    epochs: int = RECIPE.epochs
+    rate: float = RATE
+    begin: float | str = FALLING
+    heads: tuple = ()
+
+
+SEARCHES = (
+    Search("as trained"),
+    Search("500 boxes", boxes=500),
+    Search("1,000 boxes", boxes=1000),
+    Search("6,000 boxes", boxes=6000),
+    Search("up to 0.2", kmax=0.2),
+    Search("up to 0.2, 6,000 boxes", kmax=0.2, boxes=6000),
+    Search("three times as long", epochs=3 * RECIPE.epochs),
+    Search("a third of the rate", rate=RATE / 3),
+    Search("three times the rate", rate=3 * RATE),
+    Search("filters of 7 Mpc/h", R=7.0),
+    Search("begun rising", begin=RISING),
+    Search("narrow heads", heads=(("width", 16),)),
+    Search("begun at the information mark", begin="information"),
+    Search("begun there, 6,000 boxes", begin="information", boxes=6000),
+)
+
+
+def ends(R):
+    """Nodes of the channels behind filters of one scale, from boxes of the training set."""
+    simulations = suite(MORE, sets=("BSQ",))["BSQ"]
+    boxes = np.linspace(0, 2000, SURVEYED, endpoint=False).astype(int).tolist()
+    return ends_of(to_fourier(simulations[boxes], simulations.grid), simulations.grid, channels_of(2, R))
+
+
+def cross(where, R, boxes=None):
+    """Cross spectra of all boxes "prior", "near" (to find marks on information) or "judges"; kept on disk.
+
+    Parameters
+    ----------
+    boxes : how many of the prior.
+    """
+    if where == "prior":
+        simulations = suite(MORE, sets=("BSQ",))["BSQ"]
+        data, count = TrainingData(simulations, RECIPE, KMAX[-1], 0, CPU), boxes
+    else:
+        simulations = suite(PRESET if where == "judges" else NEAR, sets=SETS)
+        data = Neighbourhood(simulations, KMAX[-1], INFORMATION.validation, 0, CPU)
+        simulations, count = data.joined, len(data.joined)
+    which = json.dumps([fingerprint(simulations), KMAX[-1], channels_of(2, R), ends(R), count]).encode()
+    path = paths.runs() / "cross" / f"{hashlib.sha256(which).hexdigest()[:16]}.safetensors"
+    if not path.exists():
+        write_tensors(path, {"cross": cross_spectra(data, torch.arange(count), channels_of(2, R), ends(R))}, {})
+    return read_tensors(path)[0]["cross"]
+
+
+def bins(kmax):
+    """How many bins there are up to kmax."""
+    return len(MORE.grid.bins(kmax).k)
+
+
+def on_information(kmax):
+    """Coefficients (3, nodes) of the function with the most information up to kmax on the boxes of `near`."""
+    path = FOLDER / f"information_{kmax:g}.json"
+    if not path.exists():
+        table = cross("near", R)[:, : len(NEAR.grid.bins(kmax).k)]
+        found = (minimised(table, [NEAR.fiducial, NEAR.pairs], 3, slope, wanted_rows(WANTED), 0) for slope in SLOPES)
+        c, loss = min(found, key=lambda each: each[1])
+        write_json(path, {"c": c.tolist(), "loss": loss})
+    return torch.tensor(json.loads(path.read_text())["c"])
+
+
+def by_contrast(search, seed):
+    """Validation loss of a Search, and its coefficients."""
+    torch.set_num_threads(1)
+    table = cross("prior", search.R, MORE.BSQ if search.R == R else search.boxes)
+    table = table[: search.boxes, : bins(search.kmax)].float()
+    theta = suite(MORE, sets=("BSQ",))["BSQ"].theta[: search.boxes]
+    recipe = replace(RECIPE, epochs=search.epochs, **dict(search.heads))
+    data = TrainingData(Boxes(theta, MORE.grid), recipe, search.kmax, seed, CPU)
+    data.S_delta, data.S_M = unmarked_summary(table[..., 0]), table
+    mark = Coefficients(3, FALLING if search.begin == "information" else search.begin)
+    if search.begin == "information":
+        with torch.no_grad():
+            mark.c.copy_(on_information(0.2))
+    folder = FOLDER / search.said / str(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    shown = {"checkpoint_every": 60.0, "stop": None, "on_epoch": None, "show": False}
+    return searched(data, mark, recipe, True, (seed,), folder, search.rate, **shown)
+
+
+def spectra(table, c, simulations):
+    """Measured spectra of a mark with coefficients c from cross spectra of a set."""
+    P_dd, P_dm, P_mm = spectra_of(table, c.double().flatten()).split(table.shape[1], dim=-1)
+    marked, of = {"mark": torch.stack([P_dm, P_mm], dim=1).numpy()}, MORE.grid.bins(KMAX[-1])
+    return Measured(of.k.double().numpy(), of.modes.numpy(), simulations.theta, simulations.seeds, P_dd.numpy(), marked)
+
+
+def info_nce(found, R):
+    """InfoNCE over the preset's training set, heads trained anew on a mark."""
+    torch.set_num_threads(1)
+    table, simulations = cross("prior", R, MORE.BSQ if R == 4.0 else 2000)[:2000], suite(PRESET, sets=("BSQ",))["BSQ"]
+    return info_nce_of(spectra(table, found, simulations), "mark", MORE.grid, WARM, KMAX[-1])
+
+
+def forecasts(found, R, rivals):
+    """{column: number}: sigma of the best classical mark over that of a mark."""
+    simulations, first, by_set = suite(PRESET, sets=SETS), 0, {}
+    table = cross("judges", R)
+    for name in SETS:
+        by_set[name] = spectra(table[first : first + len(simulations[name])], found, simulations[name])
+        first += len(simulations[name])
+    out = {}
+    for kmax in KMAX:
+        given = ingredients(by_set, "mark", kmax)
+        mine = resampled(given, resamples(given.n_s, given.pairs))
+        for parameter in ("Om", "s8"):
+            i, ratio = QUIJOTE_NAMES.index(parameter), mine.ratio(rivals[kmax, parameter])
+            for end, x in zip(("", "_low", "_high"), (ratio.value, ratio.low, ratio.high), strict=True):
+                out[f"ratio_{parameter}_k{kmax:g}{end}"] = float(x[i])
+    return out
+
+
+def best_classical():
+    """{(kmax, parameter): resampled forecast of the best of the 48 classical marks}."""
+    power, best = suite_spectra(PRESET, SETS, labelled_classical()), {}
+    for kmax in KMAX:
+        given = {label: ingredients(power, label, kmax) for label in labelled_classical()}
+        sigma = {label: standard(each).sigma() for label, each in given.items()}
+        for parameter in ("Om", "s8"):
+            chosen = given[min(sigma, key=lambda label: sigma[label][QUIJOTE_NAMES.index(parameter)])]
+            best[kmax, parameter] = resampled(chosen, resamples(chosen.n_s, chosen.pairs))
+    return best
+
+
+def main():
+    """Search, judge, write."""
+    for where, scale, boxes in (("prior", R, MORE.BSQ), ("prior", 7.0, 2000), ("near", R, None), ("judges", R, None)):
+        cross(where, scale, boxes)
+    cross("judges", 7.0)
+    rows = [{"mark": f"information, up to {kmax:g}", "kmax": kmax} for kmax in KMAX]
+    found = [on_information(kmax) for kmax in KMAX]
+    asked = [(search, seed) for search in SEARCHES for seed in range(SEEDS)]
+    with ProcessPoolExecutor(JOBS, get_context("spawn")) as pool:
+        for (search, seed), (loss, c) in zip(asked, pool.map(by_contrast, *zip(*asked, strict=True)), strict=True):
+            rows.append({"mark": search.said, "boxes": search.boxes, "kmax": search.kmax, "seed": seed, "loss": loss})
+            found.append(c)
+        scales = [R, R, *(search.R for search, _ in asked)]
+        losses = list(pool.map(info_nce, found, scales))
+    rivals = best_classical()
+    for row, c, scale, loss in zip(rows, found, scales, losses, strict=True):
+        row |= {"info_nce": loss} | forecasts(c, scale, rivals)
+    with (paths.figures() / f"contrast_{PRESET}.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
+
+
+if __name__ == "__main__":
+    main()
