@@ -18,7 +18,7 @@ from nbkit.frozen import info_nce_of
 from nbkit.introspection import errors_grown, suite_means, variants
 from nbkit.launch import run_name
 from nbkit.measured import labelled_classical
-from nbkit.regression import recovery, spectra_by_mark
+from nbkit.recovered import recovered
 from nbkit.run import UnitMark, load_run
 from nbkit.shipped import run_folder
 from nbkit.threads import one_thread
@@ -93,7 +93,7 @@ def results(runs, resampling=200, repeats=1, seed=0):
     found |= _losses(runs, {"M = 1": UnitMark()} | {label: marks[label] for label in OVER_BSQ})
     for kmax in KMAX:
         found |= _forecasts(around, kmax, resampling, seed)
-    found |= _recovered(test.cut(KMAX[0]), KMAX[0], repeats, seed)
+    found |= _recovered(test.cut(KMAX[0]), marks, KMAX[0], repeats, seed)
     for name in CONTRAST:
         found |= _latent(runs[name], test, name)
     for name in TAKEN_APART:
@@ -157,11 +157,11 @@ def _forecasts(spectra, kmax, resampling, seed):
     return found
 
 
-def _recovered(test, kmax, repeats, seed):
+def _recovered(test, marks, kmax, repeats, seed):
     """As the paper: regressors are trained on four fifths of the Latin hypercube and tested on the last, in turn."""
     classical = tuple(labelled_classical())
     with one_thread():
-        found = recovery(spectra_by_mark(test), test.theta, repeats=repeats, seed=seed)
+        found = recovered(test, marks, repeats=repeats, seed=seed)
     out = {}
     for parameter in PARAMETERS:
         i, end = QUIJOTE_NAMES.index(parameter), f"{parameter}_k{kmax:g}"
