@@ -1,8 +1,8 @@
-"""The whole paper on the preset `mini`: suites, trainings, spectra, figures; `make experiment` runs it.
+"""The whole paper on the preset `mini`: suites, trainings, spectra, results, notebooks; `make experiment` runs it.
 
 Hours on two cores. Every stage is kept as it goes: stop it at any time, the next call goes on. What it ships goes to
-nbkit/trained/, and its figures to results.json. `python figures/experiment.py results` makes the figures alone, from
-the spectra that come with the kit.
+nbkit/trained/, its figures to results.json and to PNG files. `python figures/experiment.py results notebooks` makes the
+last two alone, from the spectra that come with the kit.
 """
 
 import json
@@ -16,11 +16,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from importlib.metadata import version
 
+import numpy as np
+import papermill
+
 from nbkit import archive, experiment, latent, paths
 from nbkit.ablation_table import table, write
 from nbkit.ablations import case_of
 from nbkit.archive import FOLDER
-from nbkit.checkpoint import read_tensors, write_json
+from nbkit.checkpoint import read_tensors, write_atomically, write_json
 from nbkit.contrast_function import FALLING, RISING, contrastive_function
 from nbkit.experiment import PRESET, TAKEN_APART, TRAININGS
 from nbkit.fisher import SETS as FISHER_SETS
@@ -28,6 +31,7 @@ from nbkit.introspection import term_means, variants
 from nbkit.measured import labelled_classical, measured
 from nbkit.neighbourhood import SETS as NEAR
 from nbkit.processes import Processes, chosen_device
+from nbkit.recovered import SHIPPED
 from nbkit.run import UnitMark, load_run
 from nbkit.shipped import ship
 from nbkit.suite import PRESETS, suite
@@ -99,6 +103,16 @@ def spectra():
     return archive.write(cut, marks | parts, PRESET, FOLDER / f"{PRESET}_spectra.npz", means)
 
 
+def notebooks():
+    """Run the notebooks that look at results; what notebook 07 has trained comes with the kit from then on."""
+    for path in sorted((paths.figures().parent / "notebooks").glob("0[4-8]_*.ipynb")):
+        papermill.execute_notebook(path, LOG.parent / path.name, {"preset": PRESET, "save_figures": True})
+    for path in (paths.runs() / "recovery").glob("*.npz"):
+        with np.load(path, allow_pickle=False) as kept:
+            if kept["predicted"].shape[2] == PRESETS[PRESET].latin_hypercube:
+                write_atomically(SHIPPED / path.name, path.read_bytes())
+
+
 def provenance():
     """Where the numbers come from: settings, seeds and versions; machine and durations."""
     packages = ("torch", "numpy", "camb")
@@ -143,6 +157,9 @@ def main(*asked):
                 readme.write_text(experiment.with_table(readme.read_text()))
             cases = {case_of(runs[name]): runs[name] for name in ("mini_l2", "mini_l0")}
             write(table(cases, PRESET, also=(0.2,)), paths.figures() / f"ablations_{PRESET}.csv")
+    if not asked or "notebooks" in asked:
+        with stage("notebooks"):
+            notebooks()
 
 
 if __name__ == "__main__":

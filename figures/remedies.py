@@ -7,10 +7,10 @@ with and without them. And the explanation itself is tested: the best classical 
 Run `python figures/remedies.py` (a quarter of an hour on two free cores). Suites and spectra are kept in runs/.
 """
 
-import csv
 from dataclasses import dataclass
 
 from nbkit import ClassicalMark
+from nbkit.ablation_table import write
 from nbkit.best_function import DENSITY, SCALES, best_function, channels_of
 from nbkit.bootstrap import resampled, resamples
 from nbkit.cosmology import QUIJOTE_NAMES
@@ -67,15 +67,13 @@ def main():
     pairs = [(label, PLAIN) for label in found if label != PLAIN]
     pairs += [(label, rival) for label in found for rival in classical]
     pairs += [(label, label.removesuffix(", tapered")) for label in tapered]
-    with (figures() / f"remedies_{PRESET}.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        for label, over in pairs:
-            ratio = forecast[label].ratio(forecast[over])
-            for parameter in ("Om", "s8"):
-                i = QUIJOTE_NAMES.index(parameter)
-                numbers = (f"{x[i]:.4f}" for x in (ratio.value, ratio.low, ratio.high))
-                writer.writerow([label, over, parameter, *numbers])
+    rows = []
+    for label, over in pairs:
+        ratio = forecast[label].ratio(forecast[over])
+        for parameter in ("Om", "s8"):
+            numbers = (float(x[QUIJOTE_NAMES.index(parameter)]) for x in (ratio.value, ratio.low, ratio.high))
+            rows.append(dict(zip(COLUMNS, (label, over, parameter, *numbers), strict=True)))
+    write(rows, figures() / f"remedies_{PRESET}.csv", COLUMNS)
 
 
 if __name__ == "__main__":

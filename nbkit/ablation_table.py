@@ -127,19 +127,24 @@ def write(rows, path, columns=(*COLUMNS, *NUMBERS)):
         writer.writerows({name: f"{x:.4g}" if isinstance(x, float) else x for name, x in row.items()} for row in rows)
 
 
+def lines(path):
+    """The lines of any CSV file, as dicts of words."""
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def read(path):
     """The rows of a table that `write` wrote."""
     flags = {"True": True, "False": False, "": None}
     rows = []
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            about = {name: flags.get(row[name], row[name]) for name in COLUMNS}
-            about |= {name: None if row[name] == "" else int(row[name]) for name in ("l_max", "seed")}
-            about |= {
-                name: None if row[name] == "" else float(row[name])
-                for name in ("kmax", "trained_kmax", "val_loss", *NUMBERS)
-            }
-            rows.append(about)
+    for row in lines(path):
+        about = {name: flags.get(row[name], row[name]) for name in COLUMNS}
+        about |= {name: None if row[name] == "" else int(row[name]) for name in ("l_max", "seed")}
+        about |= {
+            name: None if row[name] == "" else float(row[name])
+            for name in ("kmax", "trained_kmax", "val_loss", *NUMBERS)
+        }
+        rows.append(about)
     return rows
 
 

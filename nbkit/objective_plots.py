@@ -8,6 +8,7 @@ from nbkit.fisher import UNMARKED
 from nbkit.fisher_plots import pretty
 from nbkit.introspection import anatomy, response_curves
 from nbkit.mark import ClassicalMark
+from nbkit.objective_table import KMAX
 from nbkit.plots import BLACK, BLUE, GREEN, L_COLOURS, ORANGE, RED
 
 PARAMETERS = {"Om": r"\Omega_{\rm m}", "s8": r"\sigma_8"}
@@ -47,6 +48,41 @@ def two_tasks(rows):
     listed = [f"{number}  {said}" for said, number in numbers.items()]
     title = "down: measures better\nleft: tells apart better"
     figure.legend(handles, listed, loc="outside right upper", fontsize=8, title=title)
+    return figure
+
+
+def searches(rows):
+    """Additive marks, a line each way to find them: InfoNCE, and sigma of the best classical mark over theirs.
+
+    Parameters
+    ----------
+    rows : of figures/contrast_mini.csv, as dicts of words; a seed each.
+    """
+    kinds = list(dict.fromkeys(row["mark"] for row in rows))
+    figure, axes = plt.subplots(
+        1, 1 + len(KMAX), figsize=(10.0, 0.3 * len(kinds) + 1.3), layout="constrained", sharey=True
+    )
+    for row in rows:
+        at = kinds.index(row["mark"])
+        axes[0].plot(float(row["info_nce"]), at, "o", color=BLACK, ms=4)
+        for ax, kmax in zip(axes[1:], KMAX, strict=True):
+            for (name, _), colour, marker, aside in zip(
+                PARAMETERS.items(), (BLUE, RED), "os", (-0.12, 0.12), strict=True
+            ):
+                value, low, high = (float(row[f"ratio_{name}_k{kmax:g}{end}"]) for end in ("", "_low", "_high"))
+                error = [[value - low], [high - value]]
+                ax.errorbar(value, at + aside, xerr=error, color=colour, marker=marker, ms=4, lw=1)
+    axes[0].set_yticks(range(len(kinds)), kinds)
+    axes[0].invert_yaxis()
+    axes[0].set(xlabel="InfoNCE, heads trained anew", title="left: tells apart better")
+    for ax, kmax in zip(axes[1:], KMAX, strict=True):
+        ax.axvline(1, color="0.6", lw=1)
+        ax.set(xlabel=rf"best of 48 / mark, $k<{kmax:g}\,h$/Mpc", title="right: measures better")
+    handles = [plt.Line2D([], [], ls="", color=c, marker=m) for c, m in ((BLUE, "o"), (RED, "s"))]
+    axes[-1].legend(handles, [rf"$\sigma({symbol})$" for symbol in PARAMETERS.values()], fontsize=9)
+    for ax in axes:
+        ax.title.set_fontsize(10)
+        ax.grid(axis="y", color="0.92")
     return figure
 
 

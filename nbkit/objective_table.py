@@ -3,7 +3,6 @@
 Contrast asks which cosmology of the whole prior a box belongs to, information how well one point of it is measured.
 """
 
-import csv
 from dataclasses import dataclass, replace
 
 from nbkit import ablation_table, paths
@@ -137,8 +136,7 @@ def write(rows, path):
 def read(path):
     """The rows of a table that `write` wrote."""
     words = ("mark", "objective", "start", "run")
-    with path.open(newline="") as file:
-        return [
-            {name: x or None if name in words else float(x) if x else None for name, x in row.items()}
-            for row in csv.DictReader(file)
-        ]
+    return [
+        {name: x or None if name in words else float(x) if x else None for name, x in row.items()}
+        for row in ablation_table.lines(path)
+    ]

@@ -95,8 +95,16 @@ class Trainer:
             stage = self._marked()
             self._fit(stage)
             if not self.stopped:
+                self._compare_with_start()
                 self.progress.stage = "done"
                 self._save(stage, None)
+
+    def _compare_with_start(self):
+        """Keep the mark as it started, with heads that had learned to read it, if no epoch of its own was better."""
+        if (self.folder / "heads.safetensors").exists():
+            tensors, about = read_tensors(self.folder / "heads.safetensors")
+            if about["best_loss"] < self.progress.best_loss:
+                self._best, self.progress.best_loss, self.progress.best_epoch = tensors, about["best_loss"], 0
 
     def _unmarked(self):
         heads, recipe = self.heads, self.recipe

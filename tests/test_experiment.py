@@ -13,6 +13,7 @@ from nbkit.measured import _Pass
 from nbkit.suite import PRESETS, contents
 
 FIGURES = paths.figures() / "results.json"
+MARKS = ("contrast", "contrast_more", "information")
 
 
 def test_every_training_is_a_command_line_of_its_own(monkeypatch, tmp_path):
@@ -23,7 +24,7 @@ def test_every_training_is_a_command_line_of_its_own(monkeypatch, tmp_path):
         for name in ("objective", "kmax", "l_max", "seed", "recipe", "start", "epochs"):
             planned = getattr(training, name)
             assert getattr(asked, name) == (None if planned == "default" else planned)
-        assert asked.preset == experiment.PRESET
+        assert asked.preset == training.preset
         folders.add(asked.out)
     assert len(folders) == len(TRAININGS)
 
@@ -85,16 +86,14 @@ def test_readme_has_the_table_of_the_figures():
 
 def test_table_needs_every_figure_it_names():
     found = json.loads(FIGURES.read_text())
-    wanted = [name.format(mark, p) for _, name, _ in ROWS for mark in ("contrast", "information") for p in PARAMETERS]
+    wanted = [name.format(mark, p) for _, name, _ in ROWS for mark in MARKS for p in PARAMETERS]
     assert {name for *_, contrast, information in SINGLE for name in (*contrast, *information)} <= set(found)
     assert all(set(found[name]) == {"value", "low", "high"} for name in wanted)
 
 
 def test_readme_table_is_made_from_the_figures():
     entry = {"value": 1.234, "low": 1.1, "high": 1.4}
-    names = [
-        row[1].format(mark, p) for row in experiment.ROWS for mark in ("contrast", "information") for p in ("Om", "s8")
-    ]
+    names = [row[1].format(mark, p) for row in experiment.ROWS for mark in MARKS for p in ("Om", "s8")]
     names += [name for *_, contrast, information in experiment.SINGLE for name in (*contrast, *information)]
     found = dict.fromkeys(names, entry)
     readme = f"before\n{experiment.BEGIN}\nold\n{experiment.END}\nafter\n"

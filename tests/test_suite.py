@@ -58,12 +58,20 @@ def test_sizes_of_the_presets():
     assert sizes == {
         "demo": (Grid(32, 250.0, "PCS"), 2000, 200, 600, 60),
         "mini": (Grid(64, 500.0, "PCS"), 2000, 500, 2000, 250),
+        "mini_more": (Grid(64, 500.0, "PCS"), 6000, 500, 2000, 250),
         "quijote": (Grid(128, 1000.0, "PCS"), 5000, 2000, 10000, 500),
     }
     assert {(p.grid.cell_size, p.grid.k_nyq) for p in PRESETS.values()} == {(7.8125, PRESETS["mini"].grid.k_nyq)}
     for name, particles in (("demo", 32), ("mini", 64)):
         simulator = PRESETS[name].simulator
         assert (simulator.particles, simulator.force_factor, simulator.steps) == (particles, 2, 6)
+
+
+def test_more_boxes_begin_with_those_of_mini():
+    few, more = (suite_module.contents(PRESETS[name], "BSQ") for name in ("mini", "mini_more"))
+    assert few.settings == more.settings
+    np.testing.assert_array_equal(more.theta[: len(few.theta)], few.theta)
+    np.testing.assert_array_equal(more.seeds[: len(few.seeds)], few.seeds)
 
 
 def test_sets_are_named_as_in_quijote():
@@ -360,7 +368,7 @@ def test_going_on_with_other_versions_is_told(tmp_path, threads, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("dmeo",), "preset is 'dmeo'; allowed are demo, mini, quijote"),
+        (("dmeo",), "preset is 'dmeo'; allowed are demo, mini, mini_more, quijote"),
         (("demo", "fiducal"), "sets has 'fiducal'; allowed are BSQ, latin_hypercube, fiducial, Om_p"),
         (("quijote", "BSQ"), "Preset 'quijote' is of real data .* pass data_root.* 3D_cubes.*: demo, mini"),
     ],

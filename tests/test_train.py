@@ -255,6 +255,20 @@ def test_heads_learn_to_read_the_first_mark_before_it_moves(simulations, tmp_pat
     assert len(fixed.column("val_loss")) == 6
 
 
+@pytest.mark.parametrize("rate", [1e-9, 0.3])
+def test_a_start_that_no_epoch_improves_is_kept(small, tmp_path, rate):
+    recipe = replace(
+        RECIPE, standardise=True, pretrain_rate=5e-3, head_epochs=6, start="classical", epochs=1, learning_rate=rate
+    )
+    run = trained(small, tmp_path, recipe)
+    start, about = read_tensors(tmp_path / "heads.safetensors")
+    kept, _ = read_tensors(tmp_path / "best.safetensors")
+    spoilt = run.column("val_loss")[0] > about["best_loss"]
+    assert spoilt or rate < 1e-3  # such steps lead nowhere good
+    assert run.best_loss == min(about["best_loss"], *run.column("val_loss"))
+    assert (run.best_epoch == 0) == spoilt == all(torch.equal(kept[name], start[name]) for name in start)
+
+
 def test_a_classical_start_is_one(simulations, tmp_path):
     seen = []
     recipe = replace(RECIPE, pretrain_epochs=1, epochs=1, start="classical")
