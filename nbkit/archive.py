@@ -24,7 +24,7 @@ FAMILIES = (SETS[2:], SETS[1:2], SETS[:1])
 KMAX = 0.3
 # Rms error of a number of any mark, at unit covariance, that dropped components and rounded scores may make together;
 # rounded axes add half of it in quadrature. Around the fiducial point, and over the prior.
-TOLERANCES = (0.01, 0.15, 0.15)
+TOLERANCES = (0.01, 0.05, 0.02)
 # Scatter of log10 P_mm/P_dd or r, given all before it, that is rounding of the spectra: for M = 1 there is no other.
 ROUNDING = 1e-6
 
