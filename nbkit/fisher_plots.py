@@ -228,8 +228,6 @@ def _step_bars(ax, steps):
     ax.set_xticks(range(len(QUIJOTE_NAMES)), [rf"${name}$" for name in LATEX])
     ax.set(ylabel=r"change of $\sigma$ at half the step [%]")
     if steps:
-        low, high = ax.get_ylim()
-        ax.set_ylim(min(low, -0.5), max(1.6 * high, 1.0))
-        ax.legend(fontsize=8)
+        ax.legend(fontsize=8, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     else:
         ax.text(0.5, 0.5, "needs a simulator", transform=ax.transAxes, ha="center")

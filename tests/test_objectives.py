@@ -13,6 +13,8 @@ from nbkit.objective_table import KMAX, NUMBERS, Training, planned
 from nbkit.run import FrozenMark, load_run
 from nbkit.train import train
 
+ENDS = {"": 1.2, "_low": 1.1, "_high": 1.3}
+
 
 def test_plan_names_runs_and_the_commands_that_make_them(monkeypatch, tmp_path):
     monkeypatch.setenv("NBKIT_RUNS", str(tmp_path))
@@ -71,6 +73,17 @@ def test_every_mark_is_a_point_in_both_tasks():
         assert sorted(text.get_text() for text in ax.texts) == ["0", "1", "2", "3", "4"]
     (legend,) = figure.legends
     assert len(legend.get_texts()) == 5
+    plt.close(figure)
+
+
+def test_every_search_is_a_point_on_the_line_of_its_kind():
+    ratios = {f"ratio_{p}_k{k:g}{end}": f"{x}" for p in ("Om", "s8") for k in KMAX for end, x in ENDS.items()}
+    rows = [{"mark": mark, "info_nce": f"{3 - i / 10}"} | ratios for i, mark in enumerate(("some", "some", "others"))]
+    figure = objective_plots.searches(rows)
+    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["some", "others"]
+    places = [(line.get_xdata()[0], line.get_ydata()[0]) for line in figure.axes[0].get_lines()]
+    assert places == [(3.0, 0), (2.9, 0), (2.8, 1)]
+    assert [len(ax.containers) for ax in figure.axes[1:]] == [6, 6]
     plt.close(figure)
 
 
