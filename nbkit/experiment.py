@@ -256,7 +256,7 @@ def with_table(readme, found=None):
 def _durations(stages):
     core = {name: each["core_seconds"] for name, each in stages.items()}
     shares = ", ".join(f"{name} {seconds / sum(core.values()):.0%}" for name, seconds in core.items())
-    return f"All of it takes {sum(core.values()) / 3600:.1f} core hours: {shares}."
+    return f"All of it takes about {sum(core.values()) / 3600:.1f} core hours: {shares}."
 
 
 def _in_words(entry, percent=False):
