@@ -79,6 +79,12 @@ def test_figures_are_those_of_the_shipped_spectra():
                 assert entry["low"] < entry["value"] < entry["high"]
 
 
+@pytest.mark.parametrize("mark", ["contrast_more", "information"])
+def test_a_learned_mark_beats_every_classical_one_at_the_papers_kmax(mark):
+    found = json.loads(FIGURES.read_text())
+    assert all(found[f"sigma_best48_over_{mark}_{parameter}_k0.2"]["low"] > 1 for parameter in PARAMETERS)
+
+
 def test_readme_has_the_table_of_the_figures():
     readme = (paths.figures().parent / "README.md").read_text()
     assert with_table(readme) == readme
