@@ -19,7 +19,7 @@ from importlib.metadata import version
 import numpy as np
 import papermill
 
-from nbkit import archive, experiment, latent, paths
+from nbkit import archive, experiment, latent, monitor, paths, plots
 from nbkit.ablation_table import table, write
 from nbkit.ablations import case_of
 from nbkit.archive import FOLDER
@@ -157,6 +157,9 @@ def main(*asked):
         with stage("results"):
             runs = experiment.shipped()
             write_json(paths.figures() / "results.json", experiment.results(runs))
+            plots.style()
+            contrast = {name: run for name, run in runs.items() if run.heads}
+            monitor.curves(contrast).savefig(paths.figures() / f"losses_{PRESET}.png", dpi=100)
             cases = {case_of(runs[name]): runs[name] for name in ("mini_l2", "mini_l0")}
             write(table(cases, PRESET, also=(0.2,)), paths.figures() / f"ablations_{PRESET}.csv")
     if not asked or "notebooks" in asked:

@@ -14,7 +14,9 @@ from matplotlib.figure import Figure
 
 from nbkit.farm import watched
 from nbkit.mark import LearnedMark
-from nbkit.plots import BLACK, BLUE, L_COLOURS, ORANGE
+from nbkit.plots import BLACK, BLUE, GREEN, L_COLOURS, ORANGE, PINK, RED, SKY
+
+CURVES = (BLUE, ORANGE, GREEN, RED, PINK, SKY)
 
 
 def chance(recipe):
@@ -61,6 +63,24 @@ def recipes(*paths):
             ax.plot(passes, loss, marker=marker, ms=4, label=recipe)
         ax.set(xlabel="simulation passes", ylabel="InfoNCE, validation", title=path.stem.removeprefix("recipes_"))
         ax.legend(fontsize=8)
+    return figure
+
+
+def curves(runs):
+    """Validation loss of several trainings, epoch by epoch: heads that learn to read the start, then the mark moves.
+
+    Parameters
+    ----------
+    runs : {label: Run} of trainings by contrast whose recipe has `head_epochs`.
+    """
+    figure, axes = plt.subplots(1, 2, figsize=(9.0, 3.6), layout="constrained", sharey=True)
+    for (label, run), colour, marker in zip(runs.items(), CURVES, "os^Dv<", strict=False):
+        heads, own = (run.column("val_loss", stage) for stage in ("heads", "marked"))
+        axes[0].plot(range(1, len(heads) + 1), heads, color=colour, label=label)
+        axes[1].plot(range(len(own) + 1), [min(heads), *own], color=colour, marker=marker, ms=4, label=label)
+    axes[0].set(xlabel="epoch", ylabel="InfoNCE, validation", title="heads learn to read the start")
+    axes[1].set(xlabel="epoch (0: the start)", title="the mark moves")
+    axes[1].legend(fontsize=8)
     return figure
 
 

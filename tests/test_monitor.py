@@ -10,7 +10,7 @@ import pytest
 from fake import FakeSet
 from training_process import RECIPE
 
-from nbkit import LearnedMark, launch, monitor, paths
+from nbkit import LearnedMark, experiment, launch, monitor, paths
 from nbkit.run import UnitMark
 from nbkit.train import train
 
@@ -34,6 +34,15 @@ def test_losses_show_chance_perfection_and_references(runs):
     levels = [line.get_ydata()[0] for line in figure.axes[0].get_lines()]
     assert log(RECIPE.negatives.total(8)) in levels
     assert 0 in levels
+    plt.close(figure)
+
+
+def test_curves_show_the_heads_and_then_the_mark_from_its_start_on():
+    run = experiment.shipped()["mini_c2"]
+    figure = monitor.curves({"one": run})
+    heads, own = (ax.get_lines()[0].get_ydata() for ax in figure.axes)
+    assert list(heads) == run.column("val_loss", "heads")
+    assert list(own) == [min(heads), *run.column("val_loss", "marked")]
     plt.close(figure)
 
 
