@@ -41,7 +41,7 @@ PRESET = "mini"
 KMAX = (0.2, 0.3)
 MORE = PRESETS["mini_more"]
 NEAR = PRESETS["demo"].near  # the cells are the same and a mark is local; boxes of an eighth of the volume will do
-JOBS = 2
+FEW, JOBS = PRESETS[PRESET].BSQ, 2
 FOLDER = paths.runs() / "experiment" / "contrast"
 RECIPE = replace(WARM, start="unit", head_epochs=0, epochs=WARM.head_epochs, learning_rate=WARM.pretrain_rate)
 CPU = Processes(chosen_device("cpu"))
@@ -57,7 +57,7 @@ class Search:
     ----------
     said : what tables call it.
     boxes, kmax : training boxes, validation included, and largest k [h/Mpc].
-    R : smoothing scale of the filters [Mpc/h].
+    scale : smoothing scale of the filters [Mpc/h].
     epochs, rate : of heads and coefficients; learning rate of the coefficients.
     begin : slope of the exponential of E0 to begin with, or "information": the function found on that, at 0.2 h/Mpc.
     residual : whether only what z_m says beyond z_d counts.
@@ -66,9 +66,9 @@ class Search:
     """
 
     said: str
-    boxes: int = 2000
+    boxes: int = FEW
     kmax: float = 0.3
-    R: float = R
+    scale: float = R
     epochs: int = RECIPE.epochs
     rate: float = RATE
     begin: float | str = FALLING
@@ -87,7 +87,7 @@ SEARCHES = (
     Search("three times as long", epochs=3 * RECIPE.epochs),
     Search("a third of the rate", rate=RATE / 3),
     Search("three times the rate", rate=3 * RATE),
-    Search("filters of 7 Mpc/h", R=7.0),
+    Search("filters of 7 Mpc/h", scale=7.0),
     Search("begun rising", begin=RISING),
     Search("narrow heads", heads=(("width", 16),)),
     Search("no residual", residual=False),
@@ -95,31 +95,31 @@ SEARCHES = (
 )
 
 
-def ends(R):
-    """Nodes of the channels behind filters of one scale, from boxes of the training set."""
+def ends(scale):
+    """Nodes of the channels behind filters of one scale [Mpc/h], from boxes of the training set."""
     simulations = suite(MORE, sets=("BSQ",))["BSQ"]
-    boxes = np.linspace(0, 2000, SURVEYED, endpoint=False).astype(int).tolist()
-    return ends_of(to_fourier(simulations[boxes], simulations.grid), simulations.grid, channels_of(2, R))
+    boxes = np.linspace(0, FEW, SURVEYED, endpoint=False).astype(int).tolist()
+    return ends_of(to_fourier(simulations[boxes], simulations.grid), simulations.grid, channels_of(2, scale))
 
 
-def cross(where, R, boxes=None):
-    """Cross spectra of all boxes "prior", "near" (to find marks on information) or "judges"; kept on disk.
+def cross(where, scale):
+    """Cross spectra behind filters of one scale [Mpc/h] of the boxes of the "prior", "near" or "judges"; kept on disk.
 
-    Parameters
-    ----------
-    boxes : how many of the prior.
+    Marks on information are found on those near the fiducial point. Other scales than the usual make do with FEW boxes
+    of the prior.
     """
     if where == "prior":
         simulations = suite(MORE, sets=("BSQ",))["BSQ"]
-        data, count = TrainingData(simulations, RECIPE, KMAX[-1], 0, CPU), boxes
+        data, count = TrainingData(simulations, RECIPE, KMAX[-1], 0, CPU), MORE.BSQ if scale == R else FEW
     else:
         simulations = suite(PRESET if where == "judges" else NEAR, sets=SETS)
         data = Neighbourhood(simulations, KMAX[-1], INFORMATION.validation, 0, CPU)
         simulations, count = data.joined, len(data.joined)
-    which = json.dumps([fingerprint(simulations), KMAX[-1], channels_of(2, R), ends(R), count]).encode()
+    channels, nodes = channels_of(2, scale), ends(scale)
+    which = json.dumps([fingerprint(simulations), KMAX[-1], channels, nodes, count]).encode()
     path = paths.runs() / "cross" / f"{hashlib.sha256(which).hexdigest()[:16]}.safetensors"
     if not path.exists():
-        write_tensors(path, {"cross": cross_spectra(data, torch.arange(count), channels_of(2, R), ends(R))}, {})
+        write_tensors(path, {"cross": cross_spectra(data, torch.arange(count), channels, nodes)}, {})
     return read_tensors(path)[0]["cross"]
 
 
@@ -142,8 +142,7 @@ def on_information(kmax):
 def by_contrast(search, seed):
     """Validation loss of a Search, and its coefficients."""
     torch.set_num_threads(1)
-    table = cross("prior", search.R, MORE.BSQ if search.R == R else search.boxes)
-    table = table[: search.boxes, : bins(search.kmax)].float()
+    table = cross("prior", search.scale)[: search.boxes, : bins(search.kmax)].float()
     theta = suite(MORE, sets=("BSQ",))["BSQ"].theta[: search.boxes]
     recipe = replace(RECIPE, epochs=search.epochs, **dict(search.heads))
     data = TrainingData(Boxes(theta, MORE.grid), recipe, search.kmax, seed, CPU)
@@ -165,17 +164,17 @@ def spectra(table, c, simulations):
     return Measured(of.k.double().numpy(), of.modes.numpy(), simulations.theta, simulations.seeds, P_dd.numpy(), marked)
 
 
-def info_nce(found, R):
+def info_nce(found, scale):
     """InfoNCE over the preset's training set, heads trained anew on a mark."""
     torch.set_num_threads(1)
-    table, simulations = cross("prior", R, MORE.BSQ if R == 4.0 else 2000)[:2000], suite(PRESET, sets=("BSQ",))["BSQ"]
+    table, simulations = cross("prior", scale)[:FEW], suite(PRESET, sets=("BSQ",))["BSQ"]
     return info_nce_of(spectra(table, found, simulations), "mark", MORE.grid, WARM, KMAX[-1])
 
 
-def forecasts(found, R, rivals):
+def forecasts(found, scale, rivals):
     """{column: number}: sigma of the best classical mark over that of a mark."""
     simulations, first, by_set = suite(PRESET, sets=SETS), 0, {}
-    table = cross("judges", R)
+    table = cross("judges", scale)
     for name in SETS:
         by_set[name] = spectra(table[first : first + len(simulations[name])], found, simulations[name])
         first += len(simulations[name])
@@ -204,9 +203,8 @@ def best_classical():
 
 def main():
     """Search, judge, write."""
-    for where, scale, boxes in (("prior", R, MORE.BSQ), ("prior", 7.0, 2000), ("near", R, None), ("judges", R, None)):
-        cross(where, scale, boxes)
-    cross("judges", 7.0)
+    for scale in {search.scale for search in SEARCHES}:  # made once, before several processes ask for them
+        cross("prior", scale)
     rows = [{"mark": f"information, up to {kmax:g}", "kmax": kmax} for kmax in KMAX]
     found = [on_information(kmax) for kmax in KMAX]
     asked = [(search, seed) for search in SEARCHES for seed in range(search.seeds)]
@@ -214,7 +212,7 @@ def main():
         for (search, seed), (loss, c) in zip(asked, pool.map(by_contrast, *zip(*asked, strict=True)), strict=True):
             rows.append({"mark": search.said, "boxes": search.boxes, "kmax": search.kmax, "seed": seed, "loss": loss})
             found.append(c)
-        scales = [R, R, *(search.R for search, _ in asked)]
+        scales = [R, R, *(search.scale for search, _ in asked)]
         losses = list(pool.map(info_nce, found, scales))
     rivals = best_classical()
     for row, c, scale, loss in zip(rows, found, scales, losses, strict=True):
