@@ -1,6 +1,9 @@
 """The mini experiment: its plan, the spectra and marks that came out of it, and the figures made from them."""
 
+import importlib.util
 import json
+from collections import defaultdict
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -107,3 +110,52 @@ def test_readme_table_is_made_from_the_figures():
     assert made.startswith("before\n") and made.endswith("\nafter\n") and "old" not in made
     assert "1.23 (1.10 – 1.40), 1.23 (1.10 – 1.40)" in made and "123 % (110 – 140)" in made
     assert experiment.with_table(made, found) == made
+
+
+@pytest.fixture
+def script(monkeypatch, tmp_path):
+    """figures/experiment.py with everything that takes time replaced by a note of it, in `did`."""
+    path = paths.figures() / "experiment.py"
+    module = importlib.util.module_from_spec(importlib.util.spec_from_file_location("script", path))
+    module.__spec__.loader.exec_module(module)
+    module.did = []
+
+    def noted(name, gives=None):
+        return lambda *given, **_: module.did.append((name, *given[:1])) or gives
+
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "README.md").write_text(f"before\n{experiment.BEGIN}\n{experiment.END}\nafter\n")
+    monkeypatch.setenv("NBKIT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr(paths, "figures", lambda: tmp_path / "figures")
+    monkeypatch.setattr(module, "LOG", tmp_path / "stages.json")
+    sets = defaultdict(lambda: None)
+    for name, gives in (("suite", sets), ("ship", None), ("searches", {}), ("spectra", None), ("notebooks", None)):
+        monkeypatch.setattr(module, name, noted(name, gives))
+    monkeypatch.setattr(module.subprocess, "run", noted("run", SimpleNamespace(stdout="commit\n")))
+    monkeypatch.setattr(module, "load_run", lambda folder: folder)
+    monkeypatch.setattr(module.latent, "unit_run", noted("unit", SimpleNamespace(folder="unit")))
+    monkeypatch.setattr(experiment, "results", noted("results", {"figure": {"value": 1.0}}))
+    monkeypatch.setattr(module, "table", noted("table", []))
+    monkeypatch.setattr(experiment, "with_table", lambda readme: readme + "made")
+    return module
+
+
+def test_the_script_runs_all_stages_and_says_where_the_numbers_come_from(script, tmp_path):
+    script.main()
+    names = [name for name, *_ in script.did]
+    assert list(dict.fromkeys(name for name in names if name in ("suite", "spectra", "results", "notebooks"))) == [
+        "suite", "spectra", "results", "notebooks",
+    ]  # fmt: skip
+    trained = [given[0][3] for name, *given in script.did if name == "run" and "nbkit.launch" in given[0]]
+    assert sorted(trained) == sorted(str(each.folder) for each in TRAININGS.values())
+    assert names.count("ship") == len(TRAININGS) + 1
+    provenance = json.loads((tmp_path / "figures" / "provenance.json").read_text())
+    assert tuple(provenance["stages"]) == script.STAGES and provenance["commit"] == "commit"
+    assert json.loads((tmp_path / "figures" / "results.json").read_text()) == {"figure": {"value": 1.0}}
+    assert (tmp_path / "README.md").read_text().endswith("made") and (tmp_path / "figures" / "losses_mini.png").exists()
+
+
+def test_a_part_of_it_does_not_speak_for_the_whole(script, tmp_path):
+    script.main("spectra")
+    assert [name for name, *_ in script.did] == ["spectra"]
+    assert not (tmp_path / "figures" / "provenance.json").exists()
