@@ -139,8 +139,8 @@ def main(*asked):
     """All stages, or those that are named."""
     if not asked or "suites" in asked:
         with stage("suites"):
-            suite(PRESET)
             suite("mini_more", sets=("BSQ",))
+            suite(PRESET)
             suite(PRESETS[PRESET].near, sets=NEAR)
     if not asked or "training" in asked:
         with stage("training"), ThreadPoolExecutor(JOBS) as pool:

@@ -1,8 +1,9 @@
 """Sets of simulations with Quijote's names: which there are, how large, and how they come to be on disk."""
 
+import json
 import warnings
 from collections import defaultdict
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -201,6 +202,7 @@ def _finish(source, files, client, progress):
             if todo:
                 writers[name] = stack.enter_context(Writer(path, contents))
                 _say_versions(writers[name])
+                _copy(writers[name])
                 calls |= {(name, row): todo[row] for row in todo if not writers[name].done[row]}
         if not calls:
             return
@@ -227,6 +229,23 @@ def _finish(source, files, client, progress):
             f"{len(refused)} of {len(calls)} files were not imported, the others were: {'; '.join(refused[:5])}{more}. "
             "Replace them, or remove them to leave these realisations out, and run again."
         )
+
+
+def _copy(writer):
+    """Take over what the other suites of the same root have of this set: mini_more begins with the boxes of mini."""
+    settings = json.loads(json.dumps(writer.contents.settings))
+    row_of = {int(seed): row for row, seed in enumerate(writer.contents.seeds) if not writer.done[row]}
+    for path in sorted(writer.path.parent.parent.glob(f"*/{writer.path.name}")):
+        if path == writer.path:
+            continue
+        with suppress(ValueError):  # what cannot be read there is made here
+            other = SimulationSet(path)
+            if other.settings != settings or other.versions != writer.versions:
+                continue
+            for i, seed in enumerate(other.seeds.tolist()):
+                row = row_of.get(seed)
+                if row is not None and np.array_equal(other.theta[i], writer.contents.theta[row]):
+                    writer.write({row_of.pop(seed): other[i].numpy()})
 
 
 def _say_versions(writer):

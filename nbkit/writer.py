@@ -37,6 +37,7 @@ class Writer:
     Attributes
     ----------
     done : (N,) which simulations are written.
+    versions : {package: version} at work now.
     other_versions : {package: version} that began the file, where it is not the one at work now.
     """
 
@@ -48,8 +49,10 @@ class Writer:
             if not self.path.exists():
                 _make(self.path, contents)
             self._at, began = checked(self.path, contents)
-            now = _versions()
-            self.other_versions = {name: version for name, version in began.items() if version != now.get(name)}
+            self.versions = _versions()
+            self.other_versions = {
+                name: version for name, version in began.items() if version != self.versions.get(name)
+            }
             self.done, _ = marks(self.path, self._at, len(contents.seeds))
             self._file = self.path.open("r+b", buffering=0)
         except BaseException:

@@ -74,6 +74,21 @@ def test_more_boxes_begin_with_those_of_mini():
     np.testing.assert_array_equal(more.seeds[: len(few.seeds)], few.seeds)
 
 
+def test_boxes_that_another_suite_has_are_copied(undisturbed, tmp_path, threads, monkeypatch):
+    more = replace(TINY, name="more", fiducial=98)
+    root = undisturbed["fiducial"].path.parent.parent
+    made = []
+    monkeypatch.setattr(suite_module, "farm", lambda f, calls, *rest: made.extend(calls) or farm(f, calls, *rest))
+    fiducial = suite(more, "fiducial", root=root, client=threads)["fiducial"]
+    assert len(fiducial) == 98 and len(made) == 2
+    torch.testing.assert_close(fiducial[:96], undisturbed["fiducial"][:], rtol=0, atol=0)
+    fiducial.check()
+    for other in (replace(more, name="steps", steps=5), replace(more, name="later", skipped=(96, 0))):
+        made.clear()
+        suite(replace(other, fiducial=2), "fiducial", root=root, client=threads)
+        assert len(made) == (2 if other.name == "steps" else 0)
+
+
 def test_sets_are_named_as_in_quijote():
     assert DERIVATIVES == ("Om_p", "Om_m", "Ob2_p", "Ob2_m", "h_p", "h_m", "ns_p", "ns_m", "s8_p", "s8_m")
     assert SETS[:3] == ("BSQ", "latin_hypercube", "fiducial")
