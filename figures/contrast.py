@@ -5,10 +5,12 @@ judged alike: InfoNCE of heads trained anew on the training set, forecasts on th
 comes from cross spectra, so neither an imitation nor a pass over the boxes interferes.
 
 Run `python figures/contrast.py`: an hour and a half on two cores, mostly for 4,000 more boxes. It is kept as it goes.
+With the names of searches, `python figures/contrast.py "500 boxes"`, these are made and all other rows stay.
 """
 
 import hashlib
 import json
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
@@ -17,10 +19,10 @@ import numpy as np
 import torch
 
 from nbkit import paths
-from nbkit.ablation_table import write
+from nbkit.ablation_table import lines, write
 from nbkit.archive import suite_spectra
 from nbkit.batches import TrainingData, fingerprint
-from nbkit.best_function import SLOPES, SURVEYED, channels_of, cross_spectra, ends_of, minimised, spectra_of
+from nbkit.best_function import NODES, SLOPES, SURVEYED, channels_of, cross_spectra, ends_of, minimised, spectra_of
 from nbkit.bootstrap import resampled, resamples
 from nbkit.checkpoint import read_tensors, write_json, write_tensors
 from nbkit.contrast_function import FALLING, RATE, RISING, Coefficients, R, searched
@@ -62,6 +64,7 @@ class Search:
     begin : slope of the exponential of E0 to begin with, or "information": the function found on that, at 0.2 h/Mpc.
     residual : whether only what z_m says beyond z_d counts.
     heads : changes to the recipe of the heads, as pairs.
+    l_max : 2 has functions of E0, E1 and E2, 0 of E0 alone.
     seeds : how many times.
     """
 
@@ -74,6 +77,7 @@ class Search:
     begin: float | str = FALLING
     residual: bool = True
     heads: tuple = ()
+    l_max: int = 2
     seeds: int = 1
 
 
@@ -84,6 +88,9 @@ SEARCHES = (
     Search("6,000 boxes", boxes=6000, seeds=3),
     Search("up to 0.2", kmax=0.2, seeds=3),
     Search("up to 0.2, 6,000 boxes", kmax=0.2, boxes=6000, seeds=3),
+    Search("… three times as long", kmax=0.2, boxes=6000, epochs=3 * RECIPE.epochs, seeds=2),
+    Search("… a fifth of the heads' rate", kmax=0.2, boxes=6000, heads=(("learning_rate", 1e-3),), seeds=2),
+    Search("… E0 alone", kmax=0.2, boxes=6000, l_max=0, seeds=3),
     Search("three times as long", epochs=3 * RECIPE.epochs),
     Search("a third of the rate", rate=RATE / 3),
     Search("three times the rate", rate=3 * RATE),
@@ -139,15 +146,21 @@ def on_information(kmax):
     return torch.tensor(json.loads(path.read_text())["c"])
 
 
+def of_first(table, count):
+    """What cross spectra have of the first channels."""
+    return table[..., torch.triu_indices(3 * NODES + 1, 3 * NODES + 1)[1] <= count * NODES]
+
+
 def by_contrast(search, seed):
     """Validation loss of a Search, and its coefficients."""
     torch.set_num_threads(1)
     table = cross("prior", search.scale)[: search.boxes, : bins(search.kmax)].float()
+    table = of_first(table, 1 + search.l_max)
     theta = suite(MORE, sets=("BSQ",))["BSQ"].theta[: search.boxes]
     recipe = replace(RECIPE, epochs=search.epochs, **dict(search.heads))
     data = TrainingData(Boxes(theta, MORE.grid), recipe, search.kmax, seed, CPU)
     data.S_delta, data.S_M = unmarked_summary(table[..., 0]), table
-    mark = Coefficients(3, FALLING if search.begin == "information" else search.begin)
+    mark = Coefficients(1 + search.l_max, FALLING if search.begin == "information" else search.begin)
     if search.begin == "information":
         with torch.no_grad():
             mark.c.copy_(on_information(0.2))
@@ -159,7 +172,7 @@ def by_contrast(search, seed):
 
 def spectra(table, c, simulations):
     """Measured spectra of a mark with coefficients c from cross spectra of a set."""
-    P_dd, P_dm, P_mm = spectra_of(table, c.double().flatten()).split(table.shape[1], dim=-1)
+    P_dd, P_dm, P_mm = spectra_of(of_first(table, len(c)), c.double().flatten()).split(table.shape[1], dim=-1)
     marked, of = {"mark": torch.stack([P_dm, P_mm], dim=1).numpy()}, MORE.grid.bins(KMAX[-1])
     return Measured(of.k.double().numpy(), of.modes.numpy(), simulations.theta, simulations.seeds, P_dd.numpy(), marked)
 
@@ -201,24 +214,31 @@ def best_classical():
     return best
 
 
-def main():
-    """Search, judge, write."""
-    for scale in {search.scale for search in SEARCHES}:  # made once, before several processes ask for them
+def main(*names):
+    """Search, judge, write; of searches with these names alone, if there are any."""
+    chosen = [search for search in SEARCHES if not names or search.said in names]
+    if unknown := set(names) - {search.said for search in SEARCHES}:
+        sys.exit(f"There is no search {', '.join(unknown)}; there are {', '.join(each.said for each in SEARCHES)}.")
+    for scale in {search.scale for search in chosen}:  # made once, before several processes ask for them
         cross("prior", scale)
-    rows = [{"mark": f"information, up to {kmax:g}", "kmax": kmax} for kmax in KMAX]
-    found = [on_information(kmax) for kmax in KMAX]
-    asked = [(search, seed) for search in SEARCHES for seed in range(search.seeds)]
+    rows = [] if names else [{"mark": f"information, up to {kmax:g}", "kmax": kmax} for kmax in KMAX]
+    found = [on_information(row["kmax"]) for row in rows]
+    asked = [(search, seed) for search in chosen for seed in range(search.seeds)]
+    scales = [R] * len(rows) + [search.scale for search, _ in asked]
     with ProcessPoolExecutor(JOBS, get_context("spawn")) as pool:
         for (search, seed), (loss, c) in zip(asked, pool.map(by_contrast, *zip(*asked, strict=True)), strict=True):
             rows.append({"mark": search.said, "boxes": search.boxes, "kmax": search.kmax, "seed": seed, "loss": loss})
             found.append(c)
-        scales = [R, R, *(search.scale for search, _ in asked)]
         losses = list(pool.map(info_nce, found, scales))
     rivals = best_classical()
     for row, c, scale, loss in zip(rows, found, scales, losses, strict=True):
         row |= {"info_nce": loss} | forecasts(c, scale, rivals)
-    write(rows, paths.figures() / f"contrast_{PRESET}.csv", COLUMNS)
+    path, order = paths.figures() / f"contrast_{PRESET}.csv", [search.said for search in SEARCHES]
+    if names:
+        rows += [row for row in lines(path) if row["mark"] not in names]
+        rows.sort(key=lambda row: order.index(row["mark"]) if row["mark"] in order else -1)
+    write(rows, path, COLUMNS)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -8,6 +8,7 @@ last two alone, from the spectra that come with the kit.
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -32,6 +33,7 @@ from nbkit.measured import labelled_classical, measured
 from nbkit.neighbourhood import SETS as NEAR
 from nbkit.processes import Processes, chosen_device
 from nbkit.recovered import SHIPPED
+from nbkit.results_table import with_table
 from nbkit.run import UnitMark, load_run
 from nbkit.shipped import ship
 from nbkit.suite import PRESETS, suite
@@ -169,8 +171,9 @@ def main(*asked):
     if set(STAGES) <= set(log):  # a part of it, made elsewhere, does not speak for the whole
         write_json(paths.figures() / "provenance.json", provenance(log))
     readme = paths.figures().parent / "README.md"
-    readme.write_text(experiment.with_table(readme.read_text()))
+    readme.write_text(with_table(readme.read_text()))
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the time of a stage is logged however it is stopped
     main(*sys.argv[1:])

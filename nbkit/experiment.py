@@ -69,6 +69,8 @@ TRAININGS = {
 TAKEN_APART = ("mini_l2",)
 # Marks that are measured over the training set as well, beside M = 1; notebook 07 chooses the second by its losses.
 OVER_BSQ = ("p=2 ds=0", "p=-1 ds=0.5", "mini_l2", "mini_l0", "mini_i2", "mini_i3")
+# Those of them that are compared by regressors trained there.
+REGRESSED = ("p=2 ds=0", "mini_l2", "mini_i2", "mini_i3")
 CONTRAST = ("mini_l2", "mini_l2_seed1", "mini_l2_seed2")
 
 
@@ -97,7 +99,8 @@ def results(runs, resampling=200, repeats=1, seed=0):
     for kmax in KMAX:
         found |= _forecasts(around, kmax, resampling, seed)
     found |= _recovered(test.cut(KMAX[0]), marks, KMAX[0], repeats, seed)
-    for name in CONTRAST:
+    found |= _recovered_elsewhere(test, {label: marks[label] for label in REGRESSED}, seed)
+    for name in (*CONTRAST, "mini_c2"):
         found |= _latent(runs[name], test, name)
     for name in TAKEN_APART:
         found |= _channels(runs[name].mark, name)
@@ -178,11 +181,26 @@ def _recovered(test, marks, kmax, repeats, seed):
     return out
 
 
+def _recovered_elsewhere(test, marks, seed, repeats=2):
+    """Regressors with four times as many boxes: trained on those of BSQ, tested on the Latin hypercube."""
+    training, out = suite_spectra(PRESET, ("BSQ",), marks)["BSQ"], {}
+    for kmax in KMAX:
+        with one_thread():
+            found = recovered(test.cut(kmax), marks, training.cut(kmax), repeats=repeats, seed=seed)
+        for name, label in (("contrast", "mini_l2"), ("information", f"mini_i{10 * kmax:.0f}")):
+            for what, over in (("p=2", "p=2 ds=0"), ("pdd", "P_dd alone")):
+                ratio = found.ratio(over, over=label)
+                for parameter in PARAMETERS:
+                    key = f"mse_bsq_{what}_over_{name}_{parameter}_k{kmax:g}"
+                    out[key] = _entry(*ratio[:, QUIJOTE_NAMES.index(parameter)])
+    return out
+
+
 def _latent(run, test, name):
     boxes = latent.embedded(run, test, name)
     rank = latent.ranks(boxes.z_perp, boxes.z_theta, L=boxes.L)
     shares = latent.principal(boxes.z_perp, boxes.theta).explained
-    end = name.replace("mini_l2", "")
+    end = name.replace("mini_l2", "").replace("mini", "")
     out = {f"recall_{k}{end}": _entry(*latent.recall(rank, k)) for k in (1, 5)}
     out[f"effective_rank{end}"] = {"value": latent.effective_rank(shares)}
     out[f"two_components{end}"] = {"value": float(shares[:2].sum())}
@@ -201,65 +219,3 @@ def _channels(mark, name):
                 key = f"growth_of_sigma_{label.replace(' ', '_')}_{name}_{parameter}_k{kmax:g}"
                 out[key] = _entry(each.value[i], each.low[i], each.high[i])
     return out
-
-
-# Rows of the table in the README: what is said, the names of both parameters' figures, what the paper says.
-ROWS = (
-    ("σ, best of 48 classical marks over {}", "sigma_best48_over_{}_{}_k0.2", ("1.8", "2.9")),
-    ("σ, median of the 48 over {}", "sigma_median48_over_{}_{}_k0.2", None),
-    ("σ, P_dd over {}", "sigma_pdd_over_{}_{}_k0.2", None),
-    ("the same up to 0.3: best of 48", "sigma_best48_over_{}_{}_k0.3", ("0.76", "0.72")),
-    ("median of the 48", "sigma_median48_over_{}_{}_k0.3", None),
-    ("P_dd", "sigma_pdd_over_{}_{}_k0.3", None),
-    ("MSE of regressors, best of 48 over {}", "mse_best48_over_{}_{}_k0.2", ("1.45 (all)", "1.45 (all)")),
-    ("MSE, P_dd over {}", "mse_pdd_over_{}_{}_k0.2", None),
-)
-# Further rows: what is said, what the paper says, figures of the mark trained by contrast, and on information.
-WITHOUT = tuple(f"growth_of_sigma_without_h_{f}_mini_l2_s8_k0.2" for f in ("E0", "E1", "E2", "I3", "x"))
-SINGLE = (
-    ("σ, ℓ_max = 2 over ℓ_max = 0", "0.81, 0.65", ("sigma_l2_over_l0_Om_k0.2", "sigma_l2_over_l0_s8_k0.2"), ()),
-    ("largest over smallest σ of three seeds", "–", tuple(f"sigma_spread_of_seeds_{p}_k0.2" for p in PARAMETERS), ()),
-    ("growth of σ_8 without h(E0), h(E1), h(E2), h(I3), h_x", "E0 dominates", WITHOUT, ()),
-    ("R@1, R@5 (ours of 500, the paper's of 2,000)", "66.5 %, 96.1 %", ("recall_1", "recall_5"), ()),
-    ("effective rank of z_perp", "3.4", ("effective_rank",), ()),
-    ("variance in two components", "85 %", ("two_components",), ()),
-    ("InfoNCE, heads trained anew", "–", ("info_nce_mini_l2",), ("info_nce_mini_i2", "info_nce_mini_i3")),
-    ("the same of M = 1, of p = 2", "–", ("info_nce_M_=_1", "info_nce_p=2_ds=0"), ()),
-)
-BEGIN, END = "<!-- results.json -->", "<!-- end of results.json -->"
-
-
-def with_table(readme, found=None):
-    """The text of the README with the table of results between its two comments made anew.
-
-    Parameters
-    ----------
-    found : {name: figure} of `results`; default those of figures/results.json.
-    """
-    found = found or json.loads((paths.figures() / "results.json").read_text())
-    lines = ["| figure | paper: Ω_m, σ_8 | contrast | contrast, more | information |", "|---|---|---|---|---|"]
-    for said, name, paper in ROWS:
-        cells = [
-            ", ".join(_in_words(found[name.format(mark, p)]) for p in PARAMETERS)
-            for mark in ("contrast", "contrast_more", "information")
-        ]
-        lines.append(f"| {' | '.join([said.format('the learned mark'), ', '.join(paper) if paper else '–', *cells])} |")
-    for said, paper, contrast, information in SINGLE:
-        percent = "%" in paper
-        cells = [", ".join(_in_words(found[name], percent) for name in names) for names in (contrast, (), information)]
-        lines.append(f"| {said} | {paper} | {' | '.join(cells)} |")
-    lines += ["", _durations(json.loads((paths.figures() / "provenance.json").read_text())["stages"])]
-    before, after = readme.split(BEGIN)[0], readme.split(END)[1]
-    return before + BEGIN + "\n" + "\n".join(lines) + "\n" + END + after
-
-
-def _durations(stages):
-    core = {name: each["core_seconds"] for name, each in stages.items()}
-    shares = ", ".join(f"{name} {seconds / sum(core.values()):.0%}" for name, seconds in core.items())
-    return f"All of it takes about {sum(core.values()) / 3600:.1f} core hours: {shares}."
-
-
-def _in_words(entry, percent=False):
-    scale, digits, sign = (100, 0, " %") if percent else (1, 2, "")
-    value, *ends = (f"{scale * entry[name]:.{digits}f}" for name in ("value", "low", "high") if name in entry)
-    return f"{value}{sign}" + (f" ({ends[0]} – {ends[1]})" if ends else "")

@@ -10,9 +10,10 @@ import pytest
 
 from nbkit import ClassicalMark, experiment, launch, paths
 from nbkit.archive import archived
-from nbkit.experiment import PARAMETERS, ROWS, SINGLE, TRAININGS, shipped, with_table
+from nbkit.experiment import PARAMETERS, TRAININGS, shipped
 from nbkit.fisher import SETS, UNMARKED, ingredients, standard
 from nbkit.measured import _Pass
+from nbkit.results_table import BEGIN, END, ROWS, SINGLE, with_table
 from nbkit.suite import PRESETS, contents
 
 FIGURES = paths.figures() / "results.json"
@@ -96,20 +97,20 @@ def test_readme_has_the_table_of_the_figures():
 def test_table_needs_every_figure_it_names():
     found = json.loads(FIGURES.read_text())
     wanted = [name.format(mark, p) for _, name, _ in ROWS for mark in MARKS for p in PARAMETERS]
-    assert {name for *_, contrast, information in SINGLE for name in (*contrast, *information)} <= set(found)
+    assert {name for _, _, *columns in SINGLE for names in columns for name in names} <= set(found)
     assert all(set(found[name]) == {"value", "low", "high"} for name in wanted)
 
 
 def test_readme_table_is_made_from_the_figures():
     entry = {"value": 1.234, "low": 1.1, "high": 1.4}
-    names = [row[1].format(mark, p) for row in experiment.ROWS for mark in MARKS for p in ("Om", "s8")]
-    names += [name for *_, contrast, information in experiment.SINGLE for name in (*contrast, *information)]
+    names = [row[1].format(mark, p) for row in ROWS for mark in MARKS for p in ("Om", "s8")]
+    names += [name for _, _, *columns in SINGLE for of in columns for name in of]
     found = dict.fromkeys(names, entry)
-    readme = f"before\n{experiment.BEGIN}\nold\n{experiment.END}\nafter\n"
-    made = experiment.with_table(readme, found)
+    readme = f"before\n{BEGIN}\nold\n{END}\nafter\n"
+    made = with_table(readme, found)
     assert made.startswith("before\n") and made.endswith("\nafter\n") and "old" not in made
     assert "1.23 (1.10 – 1.40), 1.23 (1.10 – 1.40)" in made and "123 % (110 – 140)" in made
-    assert experiment.with_table(made, found) == made
+    assert with_table(made, found) == made
 
 
 @pytest.fixture
@@ -124,7 +125,7 @@ def script(monkeypatch, tmp_path):
         return lambda *given, **_: module.did.append((name, *given[:1])) or gives
 
     (tmp_path / "figures").mkdir()
-    (tmp_path / "README.md").write_text(f"before\n{experiment.BEGIN}\n{experiment.END}\nafter\n")
+    (tmp_path / "README.md").write_text(f"before\n{BEGIN}\n{END}\nafter\n")
     monkeypatch.setenv("NBKIT_RUNS", str(tmp_path / "runs"))
     monkeypatch.setattr(paths, "figures", lambda: tmp_path / "figures")
     monkeypatch.setattr(module, "LOG", tmp_path / "stages.json")
@@ -136,7 +137,7 @@ def script(monkeypatch, tmp_path):
     monkeypatch.setattr(module.latent, "unit_run", noted("unit", SimpleNamespace(folder="unit")))
     monkeypatch.setattr(experiment, "results", noted("results", {"figure": {"value": 1.0}}))
     monkeypatch.setattr(module, "table", noted("table", []))
-    monkeypatch.setattr(experiment, "with_table", lambda readme: readme + "made")
+    monkeypatch.setattr(module, "with_table", lambda readme: readme + "made")
     return module
 
 
