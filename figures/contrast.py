@@ -88,8 +88,8 @@ SEARCHES = (
     Search("6,000 boxes", boxes=6000, seeds=3),
     Search("up to 0.2", kmax=0.2, seeds=3),
     Search("up to 0.2, 6,000 boxes", kmax=0.2, boxes=6000, seeds=3),
-    Search("… three times as long", kmax=0.2, boxes=6000, epochs=3 * RECIPE.epochs, seeds=2),
-    Search("… a fifth of the heads' rate", kmax=0.2, boxes=6000, heads=(("learning_rate", 1e-3),), seeds=2),
+    Search("… three times as long", kmax=0.2, boxes=6000, epochs=3 * RECIPE.epochs),
+    Search("… a fifth of the heads' rate", kmax=0.2, boxes=6000, heads=(("learning_rate", 1e-3),)),
     Search("… E0 alone", kmax=0.2, boxes=6000, l_max=0, seeds=3),
     Search("three times as long", epochs=3 * RECIPE.epochs),
     Search("a third of the rate", rate=RATE / 3),
@@ -105,7 +105,7 @@ SEARCHES = (
 def ends(scale):
     """Nodes of the channels behind filters of one scale [Mpc/h], from boxes of the training set."""
     simulations = suite(MORE, sets=("BSQ",))["BSQ"]
-    boxes = np.linspace(0, FEW, SURVEYED, endpoint=False).astype(int).tolist()
+    boxes = np.linspace(0, MORE.BSQ, SURVEYED, endpoint=False).astype(int).tolist()
     return ends_of(to_fourier(simulations[boxes], simulations.grid), simulations.grid, channels_of(2, scale))
 
 

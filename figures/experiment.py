@@ -160,8 +160,7 @@ def main(*asked):
             runs = experiment.shipped()
             write_json(paths.figures() / "results.json", experiment.results(runs))
             plots.style()
-            contrast = {name: run for name, run in runs.items() if run.heads}
-            monitor.curves(contrast).savefig(paths.figures() / f"losses_{PRESET}.png", dpi=100)
+            monitor.curves(experiment.by_contrast(runs)).savefig(paths.figures() / f"losses_{PRESET}.png", dpi=100)
             cases = {case_of(runs[name]): runs[name] for name in ("mini_l2", "mini_l0")}
             write(table(cases, PRESET, also=(0.2,)), paths.figures() / f"ablations_{PRESET}.csv")
     if not asked or "notebooks" in asked:

@@ -72,11 +72,17 @@ OVER_BSQ = ("p=2 ds=0", "p=-1 ds=0.5", "mini_l2", "mini_l0", "mini_i2", "mini_i3
 # Those of them that are compared by regressors trained there.
 REGRESSED = ("p=2 ds=0", "mini_l2", "mini_i2", "mini_i3")
 CONTRAST = ("mini_l2", "mini_l2_seed1", "mini_l2_seed2")
+GENTLE = "mini_c2_gentle"  # mini_c2, trained on by figures/gentle.py
 
 
 def shipped():
     """{name: Run} of all trainings, as they come with the kit or are in runs/."""
     return {name: load_run(run_folder(name)) for name in TRAININGS}
+
+
+def by_contrast(runs):
+    """{name: Run} of those that were trained by contrast, and of mini_c2 trained on."""
+    return {name: run for name, run in runs.items() if run.heads} | {GENTLE: load_run(run_folder(GENTLE))}
 
 
 def results(runs, resampling=200, repeats=1, seed=0):
