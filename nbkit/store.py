@@ -90,9 +90,15 @@ class SimulationSet:
 
     def check(self):
         """Read everything; raise if a simulation is not the one that was written."""
-        for i, checksum in enumerate(self._checksums):
-            if zlib.crc32(self[i].numpy()) != checksum:
-                raise ValueError(f"Simulation {i} of {self.path} is damaged; delete the file and run again.")
+        for i in range(len(self)):
+            self.checked(i)
+
+    def checked(self, i):
+        """Simulation i; raise if it is not the one that was written."""
+        field = self[i]
+        if zlib.crc32(field.numpy()) != self._checksums[i]:
+            raise ValueError(f"Simulation {i} of {self.path} is damaged; delete the file and run again.")
+        return field
 
     @cached_property
     def _file(self):

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from tqdm.auto import tqdm
 
 from nbkit import paths
 from nbkit.cosmology import FIDUCIAL, derivative_thetas, latin_hypercube_thetas, sobol_thetas
-from nbkit.farm import farm
+from nbkit.farm import farm, watched
 from nbkit.grid import Grid
 from nbkit.quijote import Files
 from nbkit.simulate import A_START, SOFTENING, Simulator
@@ -202,7 +203,8 @@ def _finish(source, files, client, progress):
             if todo:
                 writers[name] = stack.enter_context(Writer(path, contents))
                 _say_versions(writers[name])
-                _copy(writers[name])
+                if isinstance(source, _Simulations):
+                    _copy(writers[name], progress)
                 calls |= {(name, row): todo[row] for row in todo if not writers[name].done[row]}
         if not calls:
             return
@@ -231,21 +233,23 @@ def _finish(source, files, client, progress):
         )
 
 
-def _copy(writer):
+def _copy(writer, progress):
     """Take over what the other suites of the same root have of this set: mini_more begins with the boxes of mini."""
-    settings = json.loads(json.dumps(writer.contents.settings))
+    settings, theta = json.loads(json.dumps(writer.contents.settings)), writer.contents.theta
     row_of = {int(seed): row for row, seed in enumerate(writer.contents.seeds) if not writer.done[row]}
     for path in sorted(writer.path.parent.parent.glob(f"*/{writer.path.name}")):
         if path == writer.path:
             continue
-        with suppress(ValueError):  # what cannot be read there is made here
+        with suppress(ValueError):  # what cannot be read there, or is damaged, is made here
             other = SimulationSet(path)
             if other.settings != settings or other.versions != writer.versions:
                 continue
-            for i, seed in enumerate(other.seeds.tolist()):
-                row = row_of.get(seed)
-                if row is not None and np.array_equal(other.theta[i], writer.contents.theta[row]):
-                    writer.write({row_of.pop(seed): other[i].numpy()})
+            held = [(i, row_of[seed]) for i, seed in enumerate(other.seeds.tolist()) if seed in row_of]
+            held = [(i, row) for i, row in held if np.array_equal(other.theta[i], theta[row])]
+            hidden = not (progress and watched())
+            for i, row in tqdm(held, "copied", disable=hidden, leave=False, unit="field"):
+                if not writer.done[row]:
+                    writer.write({row: other.checked(i).numpy()})
 
 
 def _say_versions(writer):

@@ -89,6 +89,16 @@ def test_boxes_that_another_suite_has_are_copied(undisturbed, tmp_path, threads,
         assert len(made) == (2 if other.name == "steps" else 0)
 
 
+def test_damaged_boxes_are_not_copied(tmp_path, threads):
+    few = suite(replace(TINY, fiducial=3), "fiducial", root=tmp_path, client=threads)["fiducial"]
+    field = few[1].numpy().tobytes()
+    data = few.path.read_bytes()
+    few.path.write_bytes(data.replace(field, b"\0" * len(field)))
+    more = suite(replace(TINY, name="more", fiducial=4), "fiducial", root=tmp_path, client=threads)["fiducial"]
+    more.check()
+    assert len(more) == 4 and more[1].numpy().tobytes() == field
+
+
 def test_sets_are_named_as_in_quijote():
     assert DERIVATIVES == ("Om_p", "Om_m", "Ob2_p", "Ob2_m", "h_p", "h_m", "ns_p", "ns_m", "s8_p", "s8_m")
     assert SETS[:3] == ("BSQ", "latin_hypercube", "fiducial")
