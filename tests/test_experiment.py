@@ -2,14 +2,17 @@
 
 import importlib.util
 import json
+import sys
 from collections import defaultdict
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from nbkit import ClassicalMark, experiment, launch, paths
 from nbkit.archive import archived
+from nbkit.best_function import NODES, spectra_of
 from nbkit.experiment import PARAMETERS, TRAININGS, shipped
 from nbkit.fisher import SETS, UNMARKED, ingredients, standard
 from nbkit.measured import _Pass
@@ -113,12 +116,30 @@ def test_readme_table_is_made_from_the_figures():
     assert with_table(made, found) == made
 
 
+def script_named(name):
+    """A script of figures/, as a module."""
+    spec = importlib.util.spec_from_file_location("script", paths.figures() / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["script"] = module  # where its dataclasses look for their names
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_functions_of_the_first_channel_are_sums_whose_others_are_zero():
+    contrast = script_named("contrast")
+    table = torch.randn(2, 3, (3 * NODES + 1) * (3 * NODES + 2) // 2, dtype=torch.float64)
+    c = torch.randn(1, NODES, dtype=torch.float64)
+    alone = spectra_of(contrast.of_first(table, 1), c.flatten())
+    torch.testing.assert_close(alone, spectra_of(table, torch.cat([c, torch.zeros(2, NODES)]).flatten()))
+    torch.testing.assert_close(contrast.of_first(table, 3), table)
+    with pytest.raises(SystemExit, match="There is no search nonsense; there are as trained"):
+        contrast.main("nonsense")
+
+
 @pytest.fixture
 def script(monkeypatch, tmp_path):
     """figures/experiment.py with everything that takes time replaced by a note of it, in `did`."""
-    path = paths.figures() / "experiment.py"
-    module = importlib.util.module_from_spec(importlib.util.spec_from_file_location("script", path))
-    module.__spec__.loader.exec_module(module)
+    module = script_named("experiment")
     module.did = []
 
     def noted(name, gives=None):
