@@ -11,20 +11,20 @@ import platform
 import signal
 import subprocess
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from importlib.metadata import version
+from multiprocessing import get_context
 
-import numpy as np
 import papermill
+import torch
 
 from nbkit import archive, experiment, latent, monitor, paths, plots
 from nbkit.ablation_table import table, write
 from nbkit.ablations import case_of
 from nbkit.archive import FOLDER
-from nbkit.checkpoint import read_tensors, write_atomically, write_json
+from nbkit.checkpoint import read_tensors, write_json
 from nbkit.contrast_function import FALLING, RISING, contrastive_function
 from nbkit.experiment import PRESET, TAKEN_APART, TRAININGS
 from nbkit.fisher import SETS as FISHER_SETS
@@ -32,13 +32,14 @@ from nbkit.introspection import term_means, variants
 from nbkit.measured import labelled_classical, measured
 from nbkit.neighbourhood import SETS as NEAR
 from nbkit.processes import Processes, chosen_device
-from nbkit.recovered import SHIPPED
+from nbkit.recovered import ship_recoveries
 from nbkit.results_table import with_table
 from nbkit.run import UnitMark, load_run
 from nbkit.shipped import ship
 from nbkit.suite import PRESETS, suite
 
 JOBS = 2  # trainings at a time, which share the cores
+LENGTHS = (0.5, 1, 2)  # of searches, in units of the training's
 LOG = paths.runs() / "experiment" / "stages.json"
 STAGES = ("suites", "training", "spectra", "results", "notebooks")
 
@@ -46,16 +47,13 @@ STAGES = ("suites", "training", "spectra", "results", "notebooks")
 @contextmanager
 def stage(name):
     """Add the time of what is done inside to the log: core seconds, because stages differ in how many they use."""
-    since, before = time.monotonic(), os.times()
+    before = os.times()
     try:
         yield
     finally:
-        after = os.times()
-        used = sum(after[:4]) - sum(before[:4])
+        used = sum(os.times()[:4]) - sum(before[:4])
         log = json.loads(LOG.read_text()) if LOG.exists() else {}
-        row = log.get(name, {"seconds": 0.0, "core_seconds": 0.0})
-        log[name] = {"seconds": row["seconds"] + time.monotonic() - since, "core_seconds": row["core_seconds"] + used}
-        write_json(LOG, log)
+        write_json(LOG, log | {name: {"core_seconds": log.get(name, {"core_seconds": 0.0})["core_seconds"] + used}})
 
 
 def train(training):
@@ -67,21 +65,32 @@ def train(training):
         subprocess.run(command, env=os.environ | threads, stdout=log, stderr=log, check=True)
 
 
-def searches():
-    """Where the search for functions ends when it begins with a mark that falls with density, and with one that rises.
+def searched(name, length, slope):
+    """{what: validation loss} of the first search for a training's start, so many times as long, with this slope.
 
-    Gives {what: lowest validation loss, and the range of all searches}.
+    With the range of all searches: as in the training there are several, others are made once.
     """
-    training, run = suite(PRESET, sets=("BSQ",))["BSQ"], load_run(TRAININGS["mini_l2"].folder)
-    asked = {"kmax": run.kmax, "l_max": 2, "residual": True, "seed": 0, "processes": Processes(chosen_device("cpu"))}
-    quiet = {"checkpoint_every": 60.0, "stop": None, "on_epoch": None, "show": None}
-    found = {}
-    for name, slope in (("falling", FALLING), ("rising", RISING)):
-        folder = run.folder / "function" if slope == FALLING else LOG.parent / "rising"
-        contrastive_function(training, folder, run.recipe, memory=None, fresh=False, slope=slope, **asked, **quiet)
-        losses = [read_tensors(each)[1]["best_loss"] for each in folder.glob("*/best.safetensors")]
-        found[name] = {"value": min(losses), "low": min(losses), "high": max(losses)}
-    return found
+    torch.set_num_threads(1)
+    training = TRAININGS[name]
+    run, simulations = load_run(training.folder), suite(training.preset, sets=("BSQ",))["BSQ"]
+    epochs, folder = round(length * run.recipe.head_epochs), run.folder / "function"
+    if (length, slope) != (1, FALLING):
+        folder = LOG.parent / "searches" / f"{name}_{epochs}_{slope:g}"
+        asked = {"kmax": run.kmax, "l_max": 2, "residual": True, "seed": 0, "slope": slope, "searches": 1}
+        quiet = {"checkpoint_every": 60.0, "stop": None, "on_epoch": None, "show": False}
+        recipe, cpu = replace(run.recipe, head_epochs=epochs), Processes(chosen_device("cpu"))
+        contrastive_function(simulations, folder, recipe, processes=cpu, memory=None, fresh=False, **asked, **quiet)
+    losses = [read_tensors(each)[1]["best_loss"] for each in sorted(folder.glob("*/best.safetensors"))]
+    what = f"{name}_{epochs}" if slope == FALLING else f"{name}_{epochs}_rising"
+    return {what: {"value": losses[0], "low": min(losses), "high": max(losses)}}
+
+
+def searches():
+    """What `searched` finds: does the loss still fall with the length of a search, or with the mark it begins with?"""
+    asked = [(name, length, FALLING) for name in ("mini_c2", "mini_l2") for length in LENGTHS]
+    with ProcessPoolExecutor(JOBS, get_context("spawn")) as pool:
+        found = pool.map(searched, *zip(*asked, ("mini_l2", 1, RISING), strict=True))
+        return {what: entry for each in found for what, entry in each.items()}
 
 
 def spectra():
@@ -110,10 +119,7 @@ def notebooks():
     """Run the notebooks that look at results; what notebook 07 has trained comes with the kit from then on."""
     for path in sorted((paths.figures().parent / "notebooks").glob("0[4-8]_*.ipynb")):
         papermill.execute_notebook(path, LOG.parent / path.name, {"preset": PRESET, "save_figures": True})
-    for path in (paths.runs() / "recovery").glob("*.npz"):
-        with np.load(path, allow_pickle=False) as kept:
-            if kept["predicted"].shape[2] == PRESETS[PRESET].latin_hypercube:
-                write_atomically(SHIPPED / path.name, path.read_bytes())
+    ship_recoveries(experiment.all_marks(experiment.shipped()), PRESETS[PRESET].latin_hypercube)
 
 
 def provenance(log):
@@ -147,11 +153,11 @@ def main(*asked):
     if not asked or "training" in asked:
         with stage("training"), ThreadPoolExecutor(JOBS) as pool:
             list(pool.map(train, TRAININGS.values()))
+            write_json(paths.figures() / f"search_{PRESET}.json", searches())
             unit = latent.unit_run(load_run(TRAININGS["mini_l2"].folder), suite(PRESET, sets=("BSQ",))["BSQ"])
         folders = {name: each.folder for name, each in TRAININGS.items()} | {"mini_unit": unit.folder}
         for name, folder in folders.items():
             ship(folder, name)
-        write_json(paths.figures() / f"search_{PRESET}.json", searches())
     if not asked or "spectra" in asked:
         with stage("spectra"):
             spectra()
@@ -160,7 +166,8 @@ def main(*asked):
             runs = experiment.shipped()
             write_json(paths.figures() / "results.json", experiment.results(runs))
             plots.style()
-            monitor.curves(experiment.by_contrast(runs)).savefig(paths.figures() / f"losses_{PRESET}.png", dpi=100)
+            curves = monitor.curves(experiment.by_contrast(runs), experiment.lengths())
+            curves.savefig(paths.figures() / f"losses_{PRESET}.png", dpi=100)
             cases = {case_of(runs[name]): runs[name] for name in ("mini_l2", "mini_l0")}
             write(table(cases, PRESET, also=(0.2,)), paths.figures() / f"ablations_{PRESET}.csv")
     if not asked or "notebooks" in asked:
@@ -173,6 +180,12 @@ def main(*asked):
     readme.write_text(with_table(readme.read_text()))
 
 
+def stopped(*_):
+    """End in order, so that the time of a stage is logged; once, because `make` passes the signal on as well."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(1)
+
+
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the time of a stage is logged however it is stopped
+    signal.signal(signal.SIGTERM, stopped)
     main(*sys.argv[1:])

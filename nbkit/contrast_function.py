@@ -100,7 +100,19 @@ class FunctionTrainer(Trainer):
 
 
 def contrastive_function(
-    simulations, out, recipe, kmax, l_max, residual, seed, processes, memory, fresh, slope=FALLING, **trainer
+    simulations,
+    out,
+    recipe,
+    kmax,
+    l_max,
+    residual,
+    seed,
+    processes,
+    memory,
+    fresh,
+    slope=FALLING,
+    searches=SEARCHES,
+    **trainer,
 ):
     """The AdditiveMark of E0, E1, E2 with the lowest InfoNCE, trained in the folder `out` or read from there.
 
@@ -109,7 +121,8 @@ def contrastive_function(
     simulations, kmax, residual, seed, processes, memory, fresh : as of `nbkit.train.train`.
     recipe : of the training that begins with this mark; heads and coefficients get its `head_epochs`.
     l_max : 0, 1 or 2: functions of E0; E0 and E1; E0, E1 and E2.
-    slope : of the mark that the search begins with.
+    slope : of the mark that the searches begin with.
+    searches : how many, with other heads to begin with; the best counts.
     trainer : passed to `Trainer`.
     """
     recipe = replace(recipe, start="unit", head_epochs=0, epochs=recipe.head_epochs, learning_rate=recipe.pretrain_rate)
@@ -138,7 +151,7 @@ def contrastive_function(
     data.S_M = read_tensors(path, processes.device)[0]["cross"]
     found = [
         searched(data, Coefficients(len(channels), slope), recipe, residual, (seed, k), folder / str(k), **trainer)
-        for k in range(SEARCHES)
+        for k in range(searches)
     ]
     c = min(found, key=lambda each: each[0])[1].double()
     # Rounded, so that one process and several begin alike: an imitation amplifies the last bits of what it imitates.

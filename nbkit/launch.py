@@ -45,6 +45,7 @@ def arguments(line=None):
     parser.add_argument("--start", default="function", help=f"of information: {', '.join(STARTS)}, or a run by name")
     parser.add_argument("--recipe", choices=RECIPES, help="of contrast")
     parser.add_argument("--epochs", type=int, help="most epochs of the mark's training; default that of the recipe")
+    parser.add_argument("--head-epochs", type=int, help="epochs of heads and searches; default that of the recipe")
     parser.add_argument("--kmax", type=float, default=0.3)
     parser.add_argument("--l-max", type=int, default=2)
     parser.add_argument("--radial", default="fourier")
@@ -106,10 +107,10 @@ def main(line=None):
         trained, options = partial(train, sets["BSQ"]), {"residual": asked.pop("residual")}
     else:
         recipe, trained, options = INFORMATION, partial(train_information, sets), {"start": asked["start"]}
-    epochs = asked.pop("epochs") or recipe.epochs
+    changed = {name: asked.pop(name) or getattr(recipe, name) for name in ("epochs", "head_epochs")}
     for unused in ("start", "recipe", "residual"):
         asked.pop(unused, None)
-    trained(asked.pop("out"), recipe=replace(recipe, epochs=epochs), on_epoch=say, **options, **asked)
+    trained(asked.pop("out"), recipe=replace(recipe, **changed), on_epoch=say, **options, **asked)
 
 
 if __name__ == "__main__":

@@ -66,21 +66,41 @@ def recipes(*paths):
     return figure
 
 
-def curves(runs):
-    """Validation loss of several trainings, epoch by epoch: heads that learn to read the start, then the mark moves.
+def curves(runs, lengths):
+    """Validation loss of several trainings: searches by their length, heads that read the start, the mark that moves.
 
     Parameters
     ----------
     runs : {label: Run} of trainings by contrast whose recipe has `head_epochs`.
+    lengths : {label: {epochs: {"value", "low", "high"}}} of searches for the start of some of them.
     """
-    figure, axes = plt.subplots(1, 2, figsize=(9.0, 3.6), layout="constrained", sharey=True)
-    for (label, run), colour, marker in zip(runs.items(), CURVES, "os^Dv<", strict=False):
+    figure, axes = plt.subplots(1, 3, figsize=(12.0, 3.6), layout="constrained", sharey=True)
+    looks = {label: look for label, *look in zip(runs, CURVES, "os^Dv<", strict=False)}
+    for label, found in lengths.items():
+        colour, marker = looks[label]
+        value, low, high = ([each[end] for each in found.values()] for end in ("value", "low", "high"))
+        axes[0].vlines(list(found), low, high, color=colour)
+        axes[0].plot(list(found), value, color=colour, marker=marker, ms=4)
+    top = 0.0
+    for label, run in runs.items():
+        colour, marker = looks[label]
         heads, own = (run.column("val_loss", stage) for stage in ("heads", "marked"))
-        axes[0].plot(range(1, len(heads) + 1), heads, color=colour, label=label)
-        axes[1].plot(range(len(own) + 1), [min(heads), *own], color=colour, marker=marker, ms=4, label=label)
-    axes[0].set(xlabel="epoch", ylabel="InfoNCE, validation", title="heads learn to read the start")
-    axes[1].set(xlabel="epoch (0: the start)", title="the mark moves")
-    axes[1].legend(fontsize=8)
+        top = max(top, *heads[len(heads) // 10 :], *own)  # the first epochs are far above what follows
+        axes[1].plot(range(1, len(heads) + 1), heads, color=colour)
+        axes[2].plot(range(len(own) + 1), [min(heads), *own], color=colour, marker=marker, ms=4, label=label)
+    epochs = sorted({epochs for found in lengths.values() for epochs in found})
+    axes[0].set(
+        xscale="log",
+        xlabel="epochs of the search",
+        ylabel="InfoNCE, validation",
+        title="where searches end; bar: other searches",
+    )
+    axes[0].set_xticks(epochs, epochs)
+    axes[0].set_ylim(top=top + 0.05)
+    axes[0].minorticks_off()
+    axes[1].set(xlabel="epoch", title="heads learn to read the start")
+    axes[2].set(xlabel="epoch (0: the start)", title="the mark moves")
+    axes[2].legend(fontsize=8)
     return figure
 
 

@@ -16,6 +16,7 @@ from nbkit.cosmology import PRIOR_BSQ
 from nbkit.regression import features
 
 FEWEST = 200  # simulations to train on: below, a density of five parameters is a guess
+AT_ONCE, MOST = 20_000, 2_000_000  # samples drawn in one go, of all boxes; tried for one box
 TRAINED, DRAWN, REFERENCES = 20, 21, 22  # first words of seeds, see `nbkit.batches`
 # Chosen on `demo` by the log-probability of held-out simulations; principal components in place of features lost by it.
 NETWORK = {"hidden_features": 32, "num_transforms": 2}
@@ -83,15 +84,32 @@ class Posterior:
     def _seen(self, spectra):
         return ((features(spectra).double() - self._mean) / self._scatter)[:, self._kept].float()
 
+    @torch.no_grad()
     def _drawn(self, x, count, seed):
-        """(count, N, 5) samples for standardised features."""
-        from sbi.inference.posteriors import DirectPosterior, EnsemblePosterior
+        """(count, N, 5) samples for standardised features: those of the mixture that fall inside the prior.
 
-        at_once = max(1, min(10_000, 100_000 // len(x)))
+        sbi's own rejection goes on until *every* round has accepted something for the box that accepts least, which
+        with hundreds of boxes may never be; here a box that has enough is left alone.
+        """
+        low, high = torch.as_tensor(np.array(self.prior)).float().T
+        kept, each = [torch.empty(0, len(low)) for _ in x], -(-count // len(self.estimators))
+        wanting, tried = list(range(len(x))), 0
         with _seeded(seed, DRAWN):
-            each = [DirectPosterior(estimator, _box(self.prior)) for estimator in self.estimators]
-            mixture = each[0] if len(each) == 1 else EnsemblePosterior(each)
-            return mixture.sample_batched((count,), x, max_sampling_batch_size=at_once, show_progress_bars=False)
+            while wanting:
+                if tried > MOST:
+                    raise ValueError(
+                        f"Of {tried:,} samples for box {wanting[0]} fewer than {count} lie inside the prior "
+                        f"{self.prior.tolist()}: its posterior is elsewhere; choose a wider prior, or leave it out."
+                    )
+                drawn = torch.stack([estimator.sample((each,), x[wanting]) for estimator in self.estimators], dim=1)
+                drawn = drawn.flatten(0, 1)  # in turn from all members
+                inside = ((drawn >= low) & (drawn <= high)).all(-1)
+                for place, box in enumerate(wanting):
+                    kept[box] = torch.cat([kept[box], drawn[inside[:, place], place]])[:count]
+                tried += len(drawn)
+                wanting = [box for box in wanting if len(kept[box]) < count]
+                each = AT_ONCE // max(1, len(wanting))
+        return torch.stack(kept, dim=1)
 
 
 @dataclass(frozen=True)

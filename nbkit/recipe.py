@@ -111,11 +111,11 @@ TUNED = Recipe(
 WARM = replace(
     TUNED,
     pretrain_epochs=30,
-    head_epochs=40,
+    head_epochs=120,
     epochs=5,
     start="function",
     newest=0.05,
-    learning_rate=1e-3,
+    learning_rate=3e-4,
     mark_rate=2.0,
 )
 RECIPES = {"paper": Recipe(), "tuned": TUNED, "warm": WARM}

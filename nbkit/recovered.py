@@ -46,6 +46,30 @@ def recovered(test, marks, training=None, repeats=1, train=None, seed=0):
     return _read(kept, test.theta)
 
 
+def ship_recoveries(marks, boxes):
+    """Let what was made here come with the kit, and what is there of marks that are no more go.
+
+    Parameters
+    ----------
+    marks : {label: mark} that there are.
+    boxes : recoveries with so many boxes to test on are meant.
+    """
+    known = {identity(mark) for mark in marks.values()}
+    for path in (paths.runs() / "recovery").glob("*.npz"):
+        tested, of = _asked(path)
+        if tested == boxes and of <= known:
+            write_atomically(SHIPPED / path.name, path.read_bytes())
+    for path in SHIPPED.glob("*.npz"):
+        if not _asked(path)[1] <= known:
+            path.unlink()
+
+
+def _asked(path):
+    """Number of boxes that were tested on, and identities of the marks."""
+    with np.load(path, allow_pickle=False) as kept:
+        return kept["predicted"].shape[2], set(json.loads(str(kept["about"]))[1].values())
+
+
 def _which(power):
     """What tells the spectra of one set from another's."""
     drawn = hashlib.sha256(np.round(power.theta, 6).tobytes() + np.asarray(power.seeds, np.int64).tobytes())

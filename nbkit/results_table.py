@@ -36,6 +36,8 @@ SINGLE = (
     ("P_dd over the learned mark", "–", *_elsewhere("pdd", 0.2)),
     ("the same up to 0.3: p = 2", "–", *_elsewhere("p=2", 0.3)),
     ("P_dd", "–", *_elsewhere("pdd", 0.3)),
+    ("σ, best of 48 over the mark of seed 1", "–", _both("sigma_best48_over_contrast_seed1_{}_k0.2"), (), ()),
+    ("over that of seed 2", "–", _both("sigma_best48_over_contrast_seed2_{}_k0.2"), (), ()),
     ("σ, ℓ_max = 2 over ℓ_max = 0", "0.81, 0.65", _both("sigma_l2_over_l0_{}_k0.2"), (), ()),
     ("largest over smallest σ of three seeds", "–", _both("sigma_spread_of_seeds_{}_k0.2"), (), ()),
     ("growth of σ_8 without h(E0), h(E1), h(E2), h(I3), h_x", "E0 dominates", WITHOUT, (), ()),

@@ -28,7 +28,7 @@ def test_every_training_is_a_command_line_of_its_own(monkeypatch, tmp_path):
     folders = set()
     for training in TRAININGS.values():
         asked = launch.arguments(training.words)
-        for name in ("objective", "kmax", "l_max", "seed", "recipe", "start", "epochs"):
+        for name in ("objective", "kmax", "l_max", "seed", "recipe", "start", "epochs", "head_epochs"):
             planned = getattr(training, name)
             assert getattr(asked, name) == (None if planned == "default" else planned)
         assert asked.preset == training.preset
@@ -43,6 +43,7 @@ def test_what_is_shipped_is_what_was_planned():
         found = run.kmax, run.settings["seed"], run.mark.settings["l_max"]
         assert found == (planned.kmax, planned.seed, planned.l_max)
         assert run.recipe.epochs == planned.epochs or planned.epochs is None
+        assert run.recipe.head_epochs == planned.head_epochs or planned.head_epochs is None
         assert run.settings.get("objective", "contrast") == planned.objective
 
 
@@ -132,7 +133,7 @@ def test_functions_of_the_first_channel_are_sums_whose_others_are_zero():
     alone = spectra_of(contrast.of_first(table, 1), c.flatten())
     torch.testing.assert_close(alone, spectra_of(table, torch.cat([c, torch.zeros(2, NODES)]).flatten()))
     torch.testing.assert_close(contrast.of_first(table, 3), table)
-    with pytest.raises(SystemExit, match="There is no search nonsense; there are as trained"):
+    with pytest.raises(SystemExit, match="There is no search nonsense; there are 2,000 boxes"):
         contrast.main("nonsense")
 
 

@@ -37,10 +37,13 @@ def test_losses_show_chance_perfection_and_references(runs):
     plt.close(figure)
 
 
-def test_curves_show_the_heads_and_then_the_mark_from_its_start_on():
-    run = experiment.shipped()["mini_c2"]
-    figure = monitor.curves({"one": run})
-    heads, own = (ax.get_lines()[0].get_ydata() for ax in figure.axes)
+def test_curves_show_searches_the_heads_and_then_the_mark_from_its_start_on():
+    run, of = experiment.shipped()["mini_c2"], ("value", "low", "high")
+    searched = {40: dict.fromkeys(of, 2.7), 120: dict(zip(of, (2.6, 2.5, 2.65), strict=True))}
+    figure = monitor.curves({"other": run, "one": run}, {"one": searched})
+    ends, heads, own = (ax.get_lines()[-1] for ax in figure.axes)
+    assert ends.get_xydata().tolist() == [[40, 2.7], [120, 2.6]] and ends.get_color() == own.get_color()
+    heads, own = heads.get_ydata(), own.get_ydata()
     assert list(heads) == run.column("val_loss", "heads")
     assert list(own) == [min(heads), *run.column("val_loss", "marked")]
     plt.close(figure)

@@ -74,6 +74,31 @@ def test_same_seed_same_samples_and_the_callers_generator_is_left_alone(trained)
     assert not np.array_equal(first, found.samples(spectra, 50, seed=3))
 
 
+class Narrow:
+    """A density estimator: uniform over the prior of the training but for Omega_b, of which x says where it is."""
+
+    def sample(self, shape, condition):
+        """(count, N, 5)."""
+        low, high = torch.as_tensor(PRIOR_BSQ).float().T
+        theta = low + torch.rand(*shape, len(condition), 5) * (high - low)
+        theta[..., 1] = condition[:, 0] + 1e-3 * torch.randn(*shape, len(condition))
+        return theta
+
+
+def test_boxes_whose_posterior_hardly_reaches_into_the_prior_are_drawn_all_the_same():
+    """One box in 300 accepts a sample in 1,000; nothing of what the others accept waits for it."""
+    x = torch.full((300, 1), 0.05)
+    x[7] = 0.0731  # 3.1 sigma above the edge
+    found = Posterior([Narrow(), Narrow()], 0, 1, [True], PRIOR_LATIN_HYPERCUBE)
+    drawn = found._drawn(x, 201, 0).numpy()
+    low, high = PRIOR_LATIN_HYPERCUBE.T
+    assert drawn.shape == (201, 300, 5) and (drawn > low - 1e-6).all() and (drawn < high + 1e-6).all()
+    assert drawn[:, 7, 1].min() > 0.0685 and abs(drawn[:, 0, 1].std() - 1e-3) < 3e-4
+    x[7] = 0.09
+    with pytest.raises(ValueError, match=r"samples for box 7 fewer than 201 lie inside the prior .*: its posterior is"):
+        found._drawn(x, 201, 0)
+
+
 class Exact(Posterior):
     """The exact posterior of `measured`, or one that believes in another noise."""
 

@@ -5,8 +5,9 @@ import pytest
 
 from nbkit import ClassicalMark
 from nbkit.cosmology import PRIOR_LATIN_HYPERCUBE
-from nbkit.measured import Measured
-from nbkit.recovered import recovered
+from nbkit.experiment import all_marks, shipped
+from nbkit.measured import Measured, identity
+from nbkit.recovered import SHIPPED, _asked, recovered, ship_recoveries
 from nbkit.regression import recovery, spectra_by_mark
 
 MARKS = {"p=1": ClassicalMark(1.0, 0.1), "p=2": ClassicalMark(2.0, 0.1)}
@@ -59,3 +60,17 @@ def test_another_question_is_another_file(runs, monkeypatch):
     ):
         recovered(**arguments)
     assert len(asked) == len(list(runs.iterdir())) == 7
+
+
+def test_what_comes_with_the_kit_is_of_marks_that_there_are(runs, monkeypatch):
+    known = {identity(mark) for mark in all_marks(shipped()).values()}
+    assert all(_asked(path)[1] <= known for path in SHIPPED.glob("*.npz"))
+    kit = runs.parent / "kit"
+    monkeypatch.setattr("nbkit.recovered.SHIPPED", kit)
+    recovered(power(0), MARKS)
+    ship_recoveries(MARKS, 59)
+    assert not list(kit.glob("*.npz"))  # of another set
+    ship_recoveries(MARKS, 60)
+    assert [path.name for path in kit.iterdir()] == [path.name for path in runs.iterdir()]
+    ship_recoveries({"p=1": MARKS["p=1"]}, 60)
+    assert not list(kit.iterdir())
