@@ -11,6 +11,7 @@ import platform
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -44,9 +45,16 @@ LOG = paths.runs() / "experiment" / "stages.json"
 STAGES = ("suites", "training", "spectra", "results", "notebooks")
 
 
+def say(line):
+    """One line of what is going on, with the time of day."""
+    sys.stdout.write(f"{time.strftime('%H:%M:%S')}  {line}\n")
+    sys.stdout.flush()
+
+
 @contextmanager
 def stage(name):
     """Add the time of what is done inside to the log: core seconds, because stages differ in how many they use."""
+    say(name)
     before = os.times()
     try:
         yield
@@ -56,13 +64,16 @@ def stage(name):
         write_json(LOG, log | {name: {"core_seconds": log.get(name, {"core_seconds": 0.0})["core_seconds"] + used}})
 
 
-def train(training):
+def train(name):
     """Train in a process of its own, unless it is finished."""
+    training = TRAININGS[name]
     threads = {"OMP_NUM_THREADS": str(max(1, os.cpu_count() // JOBS))}
     training.folder.mkdir(parents=True, exist_ok=True)
+    say(f"{name}: {training.folder / 'log.txt'} tells how it goes")
     with (training.folder / "log.txt").open("a") as log:
         command = [sys.executable, "-m", "nbkit.launch", *training.words]
         subprocess.run(command, env=os.environ | threads, stdout=log, stderr=log, check=True)
+    say(f"{name}: done")
 
 
 def searched(name, length, slope):
@@ -118,6 +129,7 @@ def spectra():
 def notebooks():
     """Run the notebooks that look at results; what notebook 07 has trained comes with the kit from then on."""
     for path in sorted((paths.figures().parent / "notebooks").glob("0[4-8]_*.ipynb")):
+        say(path.name)
         papermill.execute_notebook(path, LOG.parent / path.name, {"preset": PRESET, "save_figures": True})
     ship_recoveries(experiment.all_marks(experiment.shipped()), PRESETS[PRESET].latin_hypercube)
 
@@ -152,7 +164,8 @@ def main(*asked):
             suite(PRESETS[PRESET].near, sets=NEAR)
     if not asked or "training" in asked:
         with stage("training"), ThreadPoolExecutor(JOBS) as pool:
-            list(pool.map(train, TRAININGS.values()))
+            list(pool.map(train, TRAININGS))
+            say("searches of other lengths")
             write_json(paths.figures() / f"search_{PRESET}.json", searches())
             unit = latent.unit_run(load_run(TRAININGS["mini_l2"].folder), suite(PRESET, sets=("BSQ",))["BSQ"])
         folders = {name: each.folder for name, each in TRAININGS.items()} | {"mini_unit": unit.folder}

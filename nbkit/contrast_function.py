@@ -39,8 +39,8 @@ from nbkit.trainer import Stage, Trainer
 R, RATE = 4.0, 0.03
 # Searches, with other heads to begin with: some end in marks whose summaries heads learn by heart.
 SEARCHES = 3
-# M begins as exp(slope * density). Searches that begin falling and rising stay apart and end at nearly the same loss
-# (figures/search_mini.json): InfoNCE hardly tells them apart, forecasts do, and prefer marks that fall.
+# M begins as exp(slope * density). Searches that begin falling and rising stay apart; those that fall end at a lower
+# loss (figures/search_mini.json), and forecasts prefer them, too.
 FALLING, RISING = -2.0, 1.0
 # Training boxes over which the mean and scatter of S_M are taken, after every step.
 FOLLOWED = 256
