@@ -79,7 +79,7 @@ class Narrow:
 
     def sample(self, shape, condition):
         """(count, N, 5)."""
-        low, high = torch.as_tensor(PRIOR_BSQ).float().T
+        low, high = torch.as_tensor(np.array(PRIOR_BSQ)).float().T
         theta = low + torch.rand(*shape, len(condition), 5) * (high - low)
         theta[..., 1] = condition[:, 0] + 1e-3 * torch.randn(*shape, len(condition))
         return theta
