@@ -189,8 +189,8 @@ def main(*asked):
     log = json.loads(LOG.read_text())
     if set(STAGES) <= set(log):  # a part of it, made elsewhere, does not speak for the whole
         write_json(paths.figures() / "provenance.json", provenance(log))
-    readme = paths.figures().parent / "README.md"
-    readme.write_text(with_table(readme.read_text()))
+    page = paths.figures() / "RESULTS.md"
+    page.write_text(with_table(page.read_text()))
 
 
 def stopped(*_):

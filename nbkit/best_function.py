@@ -57,7 +57,7 @@ class AdditiveMark:
 
     def curve(self, a, t):
         """What invariant number a, as the MLPs see it, adds to M."""
-        c = torch.tensor(self.coefficients[a], dtype=t.dtype)
+        c = torch.tensor(self.coefficients[a], dtype=t.dtype, device=t.device)
         return (c @ bumps(t, *self.ends[a]).flatten(1)).reshape(t.shape)
 
 
@@ -109,7 +109,7 @@ def cross_spectra(data, rows, channels, ends):
 
 def spectra_of(table, c):
     """(m, 3 b) P_dd, P_dm and P_mm of the mark with coefficients c, one after the other, from `cross_spectra`."""
-    first, second = _pairs(len(c))
+    first, second = (index.to(c.device) for index in _pairs(len(c)))
     c = torch.cat([c.new_zeros(1), c])
     twice = torch.where(first == second, 1, 2)
     return torch.cat([table[..., 0], table[..., first == 0] @ c, table @ (twice * c[first] * c[second])], dim=-1)

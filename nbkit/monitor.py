@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+from copy import deepcopy
 from functools import partial
 from io import BytesIO
 from math import log
@@ -139,7 +140,7 @@ def _draw_mark(axes, mark, start=None):
     for style, each in (("--", start), ("-", mark)):
         if each is None:
             continue
-        each = each.to("cpu")
+        each = deepcopy(each).to("cpu")  # the mark itself is being trained, where it is
         for l, G in enumerate(each.G_l(k)):
             axes[0].plot(k, G * taper, style, color=L_COLOURS[l], label=f"$G_{l}$" if each is mark else None)
         # Shape only: what a term adds to a zero of its invariant is one with the bias.

@@ -28,6 +28,8 @@ class Processes:
 
     def __init__(self, device):
         self.device = device
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # NCCL takes the current one
         self.size = int(os.environ.get("WORLD_SIZE", 1))
         self.rank = int(os.environ.get("RANK", 0)) if self.size > 1 else 0
         if self.size > 1 and not distributed.is_initialized():

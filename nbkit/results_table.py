@@ -1,11 +1,11 @@
-"""The table of results in the README, made from figures/results.json: the paper's figures beside ours."""
+"""The table of figures/RESULTS.md, made from figures/results.json: the paper's figures beside ours."""
 
 import json
 
 from nbkit import paths
 from nbkit.experiment import PARAMETERS
 
-# Rows of the table in the README: what is said, the names of both parameters' figures, what the paper says.
+# Rows of the table: what is said, the names of both parameters' figures, what the paper says.
 ROWS = (
     ("σ, best of 48 classical marks over {}", "sigma_best48_over_{}_{}_k0.2", ("1.8", "2.9")),
     ("σ, median of the 48 over {}", "sigma_median48_over_{}_{}_k0.2", None),
@@ -57,7 +57,7 @@ BEGIN, END = "<!-- results.json -->", "<!-- end of results.json -->"
 
 
 def with_table(readme, found=None):
-    """The text of the README with the table of results between its two comments made anew.
+    """The text of RESULTS.md with the table of results between its two comments made anew.
 
     Parameters
     ----------

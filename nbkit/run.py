@@ -47,7 +47,7 @@ class FrozenMark:
 
     def __call__(self, delta, grid):
         """M(x), shape (..., n, n, n)."""
-        return self.mark(delta, grid)
+        return self.mark.to(delta.device)(delta, grid)
 
 
 def mark_settings(mark):

@@ -93,8 +93,8 @@ def test_a_learned_mark_beats_every_classical_one_at_the_papers_kmax(mark):
     assert all(found[f"sigma_best48_over_{mark}_{parameter}_k0.2"]["low"] > 1 for parameter in PARAMETERS)
 
 
-def test_readme_has_the_table_of_the_figures():
-    readme = (paths.figures().parent / "README.md").read_text()
+def test_results_page_has_the_table_of_the_figures():
+    readme = (paths.figures() / "RESULTS.md").read_text()
     assert with_table(readme) == readme
 
 
@@ -147,7 +147,7 @@ def script(monkeypatch, tmp_path):
         return lambda *given, **_: module.did.append((name, *given[:1])) or gives
 
     (tmp_path / "figures").mkdir()
-    (tmp_path / "README.md").write_text(f"before\n{BEGIN}\n{END}\nafter\n")
+    (tmp_path / "figures" / "RESULTS.md").write_text(f"before\n{BEGIN}\n{END}\nafter\n")
     monkeypatch.setenv("NBKIT_RUNS", str(tmp_path / "runs"))
     monkeypatch.setattr(paths, "figures", lambda: tmp_path / "figures")
     monkeypatch.setattr(module, "LOG", tmp_path / "stages.json")
@@ -175,7 +175,8 @@ def test_the_script_runs_all_stages_and_says_where_the_numbers_come_from(script,
     provenance = json.loads((tmp_path / "figures" / "provenance.json").read_text())
     assert tuple(provenance["stages"]) == script.STAGES and provenance["commit"] == "commit"
     assert json.loads((tmp_path / "figures" / "results.json").read_text()) == {"figure": {"value": 1.0}}
-    assert (tmp_path / "README.md").read_text().endswith("made") and (tmp_path / "figures" / "losses_mini.png").exists()
+    assert (tmp_path / "figures" / "RESULTS.md").read_text().endswith("made")
+    assert (tmp_path / "figures" / "losses_mini.png").exists()
 
 
 def test_a_part_of_it_does_not_speak_for_the_whole(script, tmp_path):
