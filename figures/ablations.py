@@ -12,10 +12,11 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from nbkit.ablation_table import table, write
-from nbkit.ablations import found, planned, trained
-from nbkit.paths import figures
-from nbkit.suite import PRESETS, suite
+from ablation_table import table, write
+from cases import found, planned, trained
+
+from nbkit.disk import figures
+from nbkit.universe.suite import PRESETS, suite
 
 
 def train(case, preset, threads):

@@ -1,6 +1,6 @@
 """Why contrast finds ordinary marks: writes contrast_mini.csv, which notebook 08 shows.
 
-Additive marks (`nbkit.best_function`) of E0, E1 and E2 are found by contrast in many ways, and on information; all are
+Additive marks (`nbkit.train.search`) of E0, E1 and E2 are found by contrast in many ways, and on information; all are
 judged alike: InfoNCE of heads trained anew on the training set, forecasts on the fiducial boxes and pairs. Every mark
 comes from cross spectra, so neither an imitation nor a pass over the boxes interferes.
 
@@ -17,34 +17,38 @@ from multiprocessing import get_context
 
 import numpy as np
 import torch
+from ablation_table import lines, write
+from frozen import Boxes, info_nce_of
 
-from nbkit import paths
-from nbkit.ablation_table import lines, write
-from nbkit.archive import suite_spectra
-from nbkit.batches import TrainingData, fingerprint
-from nbkit.best_function import NODES, SLOPES, SURVEYED, channels_of, cross_spectra, ends_of, minimised, spectra_of
-from nbkit.bootstrap import resampled, resamples
-from nbkit.checkpoint import read_tensors, write_json, write_tensors
-from nbkit.contrast_function import FALLING, RATE, RISING, Coefficients, R, searched
-from nbkit.cosmology import QUIJOTE_NAMES
-from nbkit.fisher import SETS, ingredients, standard
-from nbkit.frozen import Boxes, info_nce_of
-from nbkit.grid import to_fourier
-from nbkit.information import wanted_rows
-from nbkit.measured import Measured, labelled_classical
-from nbkit.neighbourhood import Neighbourhood
-from nbkit.processes import Processes, chosen_device
-from nbkit.recipe import WARM
-from nbkit.suite import PRESETS, suite
-from nbkit.summaries import unmarked_summary
-from nbkit.train_information import INFORMATION, WANTED
+from nbkit import disk
+from nbkit.disk import read_tensors, write_json, write_tensors
+from nbkit.forecast.bootstrap import resampled, resamples
+from nbkit.forecast.fisher import SETS, ingredients, standard
+from nbkit.forecast.information import wanted_rows
+from nbkit.mark.additive import NODES, SURVEYED, channels_of, ends_of
+from nbkit.mark.classical import labelled_classical
+from nbkit.measure.bundled import suite_spectra
+from nbkit.measure.cross import cross_spectra, spectra_of
+from nbkit.measure.measure import Measured
+from nbkit.mesh.grid import to_fourier
+from nbkit.mesh.summaries import unmarked_summary
+from nbkit.train.contrast_function import FALLING, RATE, RISING, Coefficients, R, searched
+from nbkit.train.data import TrainingData
+from nbkit.train.neighbourhood import Neighbourhood
+from nbkit.train.processes import Processes, chosen_device
+from nbkit.train.recipe import WARM
+from nbkit.train.search import SLOPES, minimised
+from nbkit.train.train_information import INFORMATION, WANTED
+from nbkit.universe.cosmology import QUIJOTE_NAMES
+from nbkit.universe.store import fingerprint
+from nbkit.universe.suite import PRESETS, suite
 
 PRESET = "mini"
 KMAX = (0.2, 0.3)
 MORE = PRESETS["mini_more"]
 NEAR = PRESETS["demo"].near  # the cells are the same and a mark is local; boxes of an eighth of the volume will do
 FEW, JOBS = PRESETS[PRESET].BSQ, 2
-FOLDER = paths.runs() / "experiment" / "contrast"
+FOLDER = disk.runs() / "experiment" / "contrast"
 SHORT = 40  # epochs: less than the recipe has, because searches are many; two that are longer show what that changes
 RECIPE = replace(WARM, start="unit", head_epochs=0, epochs=SHORT, learning_rate=WARM.pretrain_rate)
 CPU = Processes(chosen_device("cpu"))
@@ -125,7 +129,7 @@ def cross(where, scale):
         simulations, count = data.joined, len(data.joined)
     channels, nodes = channels_of(2, scale), ends(scale)
     which = json.dumps([fingerprint(simulations), KMAX[-1], channels, nodes, count]).encode()
-    path = paths.runs() / "cross" / f"{hashlib.sha256(which).hexdigest()[:16]}.safetensors"
+    path = disk.runs() / "cross" / f"{hashlib.sha256(which).hexdigest()[:16]}.safetensors"
     if not path.exists():
         write_tensors(path, {"cross": cross_spectra(data, torch.arange(count), channels, nodes)}, {})
     return read_tensors(path)[0]["cross"]
@@ -236,7 +240,7 @@ def main(*names):
     rivals = best_classical()
     for row, c, scale, loss in zip(rows, found, scales, losses, strict=True):
         row |= {"info_nce": loss} | forecasts(c, scale, rivals)
-    path, order = paths.figures() / f"contrast_{PRESET}.csv", [search.said for search in SEARCHES]
+    path, order = disk.figures() / f"contrast_{PRESET}.csv", [search.said for search in SEARCHES]
     if names:
         rows += [row for row in lines(path) if row["mark"] not in names]
         rows.sort(key=lambda row: order.index(row["mark"]) if row["mark"] in order else -1)

@@ -20,28 +20,34 @@ from multiprocessing import get_context
 
 import papermill
 import torch
+import trainings
+from ablation_table import table, write
+from cases import case_of
+from results_table import with_table
+from trainings import PRESET, TAKEN_APART, TRAININGS
 
-from nbkit import archive, experiment, latent, monitor, paths, plots
-from nbkit.ablation_table import table, write
-from nbkit.ablations import case_of
-from nbkit.archive import FOLDER
-from nbkit.checkpoint import read_tensors, write_json
-from nbkit.contrast_function import FALLING, RISING, contrastive_function
-from nbkit.experiment import PRESET, TAKEN_APART, TRAININGS
-from nbkit.fisher import SETS as FISHER_SETS
-from nbkit.introspection import term_means, variants
-from nbkit.measured import labelled_classical, measured
-from nbkit.neighbourhood import SETS as NEAR
-from nbkit.processes import Processes, chosen_device
-from nbkit.recovered import ship_recoveries
-from nbkit.results_table import with_table
-from nbkit.run import UnitMark, load_run
-from nbkit.shipped import ship
-from nbkit.suite import PRESETS, suite
+from nbkit import disk
+from nbkit.disk import read_tensors, write_json
+from nbkit.forecast.fisher import SETS as FISHER_SETS
+from nbkit.look import latent
+from nbkit.look.introspection import term_means, variants
+from nbkit.mark.classical import UnitMark, labelled_classical
+from nbkit.measure import bundled as archive
+from nbkit.measure.bundled import FOLDER
+from nbkit.measure.measure import measured
+from nbkit.recover.recovered import ship_recoveries
+from nbkit.show import plots
+from nbkit.show import training as monitor
+from nbkit.train.contrast_function import FALLING, RISING, contrastive_function
+from nbkit.train.neighbourhood import SETS as NEAR
+from nbkit.train.processes import Processes, chosen_device
+from nbkit.train.run import load_run
+from nbkit.train.shipped import ship
+from nbkit.universe.suite import PRESETS, suite
 
 JOBS = 2  # trainings at a time, which share the cores
 LENGTHS = (0.5, 1, 2)  # of searches, in units of the training's
-LOG = paths.runs() / "experiment" / "stages.json"
+LOG = disk.runs() / "experiment" / "stages.json"
 STAGES = ("suites", "training", "spectra", "results", "notebooks")
 
 
@@ -71,7 +77,7 @@ def train(name):
     training.folder.mkdir(parents=True, exist_ok=True)
     say(f"{name}: {training.folder / 'log.txt'} tells how it goes")
     with (training.folder / "log.txt").open("a") as log:
-        command = [sys.executable, "-m", "nbkit.launch", *training.words]
+        command = [sys.executable, "-m", "nbkit.train.launch", *training.words]
         subprocess.run(command, env=os.environ | threads, stdout=log, stderr=log, check=True)
     say(f"{name}: done")
 
@@ -106,12 +112,12 @@ def searches():
 
 def spectra():
     """Measure the marks on the suite and write the archive."""
-    simulations, runs = suite(PRESET), experiment.shipped()
+    simulations, runs = suite(PRESET), trainings.shipped()
     trained = {name: run.mark for name, run in runs.items()}
     marks = labelled_classical() | {"M = 1": UnitMark()} | trained
     power = measured({name: simulations[name] for name in (*FISHER_SETS, "latin_hypercube")}, marks)
     # All 48 are compared where regressors are tested on the same set they are trained on; over BSQ the best are enough.
-    few = {label: marks[label] for label in ("M = 1", *experiment.OVER_BSQ)}
+    few = {label: marks[label] for label in ("M = 1", *trainings.OVER_BSQ)}
     power |= measured({"BSQ": simulations["BSQ"]}, few)
     means = {name: term_means(runs[name].mark, simulations["fiducial"]) for name in TAKEN_APART}
     parts = {
@@ -128,16 +134,16 @@ def spectra():
 
 def notebooks():
     """Run the notebooks that look at results; what notebook 07 has trained comes with the kit from then on."""
-    for path in sorted((paths.figures().parent / "notebooks").glob("0[4-8]_*.ipynb")):
+    for path in sorted((disk.figures().parent / "notebooks").glob("0[4-8]_*.ipynb")):
         say(path.name)
         papermill.execute_notebook(path, LOG.parent / path.name, {"preset": PRESET, "save_figures": True})
-    ship_recoveries(experiment.all_marks(experiment.shipped()), PRESETS[PRESET].latin_hypercube)
+    ship_recoveries(trainings.all_marks(trainings.shipped()), PRESETS[PRESET].latin_hypercube)
 
 
 def provenance(log):
     """Where the numbers come from: settings, seeds and versions; machine and durations of the stages."""
     packages = ("torch", "numpy", "camb")
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=paths.figures(), capture_output=True, text=True)
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=disk.figures(), capture_output=True, text=True)
     preset = PRESETS[PRESET]
     sizes = {
         "BSQ": preset.BSQ,
@@ -166,7 +172,7 @@ def main(*asked):
         with stage("training"), ThreadPoolExecutor(JOBS) as pool:
             list(pool.map(train, TRAININGS))
             say("searches of other lengths")
-            write_json(paths.figures() / f"search_{PRESET}.json", searches())
+            write_json(disk.figures() / f"search_{PRESET}.json", searches())
             unit = latent.unit_run(load_run(TRAININGS["mini_l2"].folder), suite(PRESET, sets=("BSQ",))["BSQ"])
         folders = {name: each.folder for name, each in TRAININGS.items()} | {"mini_unit": unit.folder}
         for name, folder in folders.items():
@@ -176,20 +182,20 @@ def main(*asked):
             spectra()
     if not asked or "results" in asked:
         with stage("results"):
-            runs = experiment.shipped()
-            write_json(paths.figures() / "results.json", experiment.results(runs))
+            runs = trainings.shipped()
+            write_json(disk.figures() / "results.json", trainings.results(runs))
             plots.style()
-            curves = monitor.curves(experiment.by_contrast(runs), experiment.lengths())
-            curves.savefig(paths.figures() / f"losses_{PRESET}.png", dpi=100)
+            curves = monitor.curves(trainings.by_contrast(runs), trainings.lengths())
+            curves.savefig(disk.figures() / f"losses_{PRESET}.png", dpi=100)
             cases = {case_of(runs[name]): runs[name] for name in ("mini_l2", "mini_l0")}
-            write(table(cases, PRESET, also=(0.2,)), paths.figures() / f"ablations_{PRESET}.csv")
+            write(table(cases, PRESET, also=(0.2,)), disk.figures() / f"ablations_{PRESET}.csv")
     if not asked or "notebooks" in asked:
         with stage("notebooks"):
             notebooks()
     log = json.loads(LOG.read_text())
     if set(STAGES) <= set(log):  # a part of it, made elsewhere, does not speak for the whole
-        write_json(paths.figures() / "provenance.json", provenance(log))
-    page = paths.figures() / "RESULTS.md"
+        write_json(disk.figures() / "provenance.json", provenance(log))
+    page = disk.figures() / "RESULTS.md"
     page.write_text(with_table(page.read_text()))
 
 

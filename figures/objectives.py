@@ -10,10 +10,11 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from nbkit.neighbourhood import SETS
-from nbkit.objective_table import planned, table, write
-from nbkit.paths import figures
-from nbkit.suite import PRESETS, suite
+from objective_table import planned, table, write
+
+from nbkit.disk import figures
+from nbkit.train.neighbourhood import SETS
+from nbkit.universe.suite import PRESETS, suite
 
 JOBS = 2  # trainings at a time, which share the cores
 

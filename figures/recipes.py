@@ -11,11 +11,11 @@ from dataclasses import replace
 import torch
 
 from nbkit import ClassicalMark, LearnedMark
-from nbkit.paths import figures, runs
-from nbkit.recipe import RECIPES
-from nbkit.run import load_run
-from nbkit.suite import suite
-from nbkit.train import train
+from nbkit.disk import figures, runs
+from nbkit.train.recipe import RECIPES
+from nbkit.train.run import load_run
+from nbkit.train.train import train
+from nbkit.universe.suite import suite
 
 TUNED = RECIPES["tuned"]
 PAPER = replace(RECIPES["paper"], epochs=TUNED.epochs)

@@ -9,19 +9,22 @@ Run `python figures/remedies.py` (a quarter of an hour on two free cores). Suite
 
 from dataclasses import dataclass
 
+from ablation_table import write
+from objective_table import best_classical, judges
+
 from nbkit import ClassicalMark
-from nbkit.ablation_table import write
-from nbkit.best_function import DENSITY, SCALES, best_function, channels_of
-from nbkit.bootstrap import resampled, resamples
-from nbkit.cosmology import QUIJOTE_NAMES
-from nbkit.fisher import SETS, ingredients
-from nbkit.measured import labelled_classical, measured
-from nbkit.neighbourhood import Neighbourhood
-from nbkit.objective_table import best_classical, judges
-from nbkit.paths import figures
-from nbkit.processes import Processes, chosen_device
-from nbkit.suite import PRESETS, suite
-from nbkit.train_information import INFORMATION, WANTED
+from nbkit.disk import figures
+from nbkit.forecast.bootstrap import resampled, resamples
+from nbkit.forecast.fisher import SETS, ingredients
+from nbkit.mark.additive import DENSITY, channels_of
+from nbkit.mark.classical import labelled_classical
+from nbkit.measure.measure import measured
+from nbkit.train.neighbourhood import Neighbourhood
+from nbkit.train.processes import Processes, chosen_device
+from nbkit.train.search import SCALES, best_function
+from nbkit.train.train_information import INFORMATION, WANTED
+from nbkit.universe.cosmology import QUIJOTE_NAMES
+from nbkit.universe.suite import PRESETS, suite
 
 PRESET, KMAX = "demo", 0.3
 WIDE = 10.0  # second filter of each invariant [Mpc/h]

@@ -17,8 +17,11 @@ from pathlib import Path
 import Pk_library
 import torch
 
-from nbkit import Grid, LearnedMark, explorers, introspection, marked_field, simulate, spectra, widgets
-from nbkit.cosmology import FIDUCIAL
+from nbkit import Grid, LearnedMark, marked_field, spectra
+from nbkit.look import introspection
+from nbkit.show import explorers, widgets
+from nbkit.universe import simulate
+from nbkit.universe.cosmology import FIDUCIAL
 
 MEASURES = {}
 
@@ -186,10 +189,10 @@ def training():
 
     import numpy as np
 
-    from nbkit.cosmology import sobol_thetas
-    from nbkit.objective import MarkedObjective
-    from nbkit.recipe import recipe_named
-    from nbkit.train import train
+    from nbkit.train.objective import MarkedObjective
+    from nbkit.train.recipe import recipe_named
+    from nbkit.train.train import train
+    from nbkit.universe.cosmology import sobol_thetas
 
     class Noise:
         grid, theta = Grid(32, 250.0, "PCS"), sobol_thetas(256)

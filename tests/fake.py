@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from nbkit import Grid
-from nbkit.cosmology import PRIOR_BSQ
+from nbkit.universe.cosmology import PRIOR_BSQ
 
 
 class FakeSet:

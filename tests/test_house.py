@@ -131,7 +131,7 @@ def test_ci_runs_make_test_and_nothing_else():
 
 def test_no_pickle_is_loaded():
     """np.load and torch.load may only be called in their safe forms."""
-    for path in (ROOT / "nbkit").glob("*.py"):
+    for path in (ROOT / "nbkit").rglob("*.py"):
         text = path.read_text()
         assert "torch.load" not in text
         assert "import pickle" not in text

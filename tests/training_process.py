@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 from fake import FakeSet
 
-from nbkit.negatives import Negatives
-from nbkit.recipe import Recipe
-from nbkit.train import train
+from nbkit.train.negatives import Negatives
+from nbkit.train.recipe import Recipe
+from nbkit.train.train import train
 
 RECIPE = Recipe(
     batch=8,

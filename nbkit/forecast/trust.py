@@ -1,0 +1,170 @@
+"""Can a forecast be believed? More and fewer simulations, disjoint halves, Gaussianity of the data, and a verdict."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from nbkit.forecast.covariance import LEAST_HARTLAP, errors_of, inverse
+from nbkit.forecast.fisher import ESTIMATORS, free_parameters, standard
+
+# Differences of sigma that still count as converged.
+ALLOWED = {"bracket": 0.10, "fiducial": 0.10, "halves": 0.10, "step": 0.05}
+# Mardia's excess above which the data vector has tails that a Gaussian has not.
+TAILS = 3.0
+
+
+@dataclass(frozen=True, eq=False)
+class Convergence:
+    """sigma from subsets of the simulations.
+
+    Parameters
+    ----------
+    counts : (c,) simulations in a subset.
+    sigma : {estimator: (c, repeats, P)}; inf where noise left no positive F.
+    """
+
+    counts: np.ndarray
+    sigma: dict
+
+
+def against_pairs(given, counts=None, repeats=10, seed=0, fixed=()):
+    """Convergence of every estimator with the number of derivative realisations; subsets are drawn at random."""
+    counts = _counts(given.pairs, least=8) if counts is None else np.asarray(counts)
+    rng = np.random.default_rng(seed)
+    return _convergence(
+        counts, repeats, fixed, given.names, lambda n: given.subset(pairs=rng.permutation(given.pairs)[:n])
+    )
+
+
+def against_fiducial(given, counts=None, repeats=10, seed=0, fixed=()):
+    """Convergence of every estimator with the number of fiducial simulations."""
+    least = int(np.ceil(2 * (given.n_d + 2) / (1 - LEAST_HARTLAP)))
+    counts = _counts(given.n_s, least) if counts is None else np.asarray(counts)
+    rng = np.random.default_rng(seed)
+    return _convergence(
+        counts, repeats, fixed, given.names, lambda n: given.subset(fiducial=rng.permutation(given.n_s)[:n])
+    )
+
+
+def half_splits(given, splits=20, seed=0, fixed=()):
+    """(splits, 2, P) sigma (corrected standard) of disjoint halves of all simulations."""
+    rng, F = np.random.default_rng(seed), []
+    for _ in range(splits):
+        halves = zip(*(np.array_split(rng.permutation(n), 2) for n in (given.n_s, given.pairs)), strict=True)
+        F += [standard(given.subset(*half)).F for half in halves]
+    return _errors(F, given.names, fixed).reshape(splits, 2, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussianity:
+    """How far a data vector is from the Gaussian that a Fisher forecast takes it for.
+
+    Parameters
+    ----------
+    skewness, kurtosis : (n_d,) of each number (excess kurtosis: 0 for a Gaussian).
+    scatter : what Gaussian data of this many simulations would show in both, one standard deviation each.
+    chi2, expected : (n_s,) sorted x C^-1 x of the simulations, and its quantiles if they were Gaussian.
+    p_value : of the Kolmogorov-Smirnov distance between the two.
+    tails : Mardia's excess of far-out simulations, in units of its scatter; 0 for a Gaussian.
+    """
+
+    skewness: np.ndarray
+    kurtosis: np.ndarray
+    scatter: tuple
+    chi2: np.ndarray
+    expected: np.ndarray
+    p_value: float
+    tails: float
+
+
+def gaussianity(given):
+    """Moments of each number, and x C^-1 x of all together."""
+    x, n_s, n_d = given.fiducial - given.fiducial.mean(0), given.n_s, given.n_d
+    precision = inverse(given.covariance(), f"The covariance of {n_d} numbers")
+    chi2 = np.sort(np.einsum("na,ab,nb->n", x, precision, x))
+    # Mean and covariance come from the same simulations: chi2 is then a scaled Beta variable, exactly.
+    law = stats.beta(n_d / 2, (n_s - n_d - 1) / 2, scale=(n_s - 1) ** 2 / n_s)
+    expected = law.ppf((np.arange(n_s) + 0.5) / n_s)
+    scatter = float(np.sqrt(6 / n_s)), float(np.sqrt(24 / n_s))
+    p_value = float(stats.kstest(chi2, law.cdf).pvalue)
+    moment = np.mean((chi2 * n_s / (n_s - 1)) ** 2)
+    tails = (moment - n_d * (n_d + 2) * (n_s - 1) / (n_s + 1)) / np.sqrt(8 * n_d * (n_d + 2) / n_s)
+    return Gaussianity(stats.skew(x), stats.kurtosis(x), scatter, chi2, expected, p_value, float(tails))
+
+
+def verdict(label, given, of, step=None, fixed=(), seed=0):
+    """(converged, sentence): is sigma of these parameters known, and if not, by how much is it not.
+
+    More simulations settle convergence; whether data with heavy tails may be taken for Gaussian is another question,
+    and the sentence says when to ask it.
+
+    Parameters
+    ----------
+    label : what the sentence calls the data vector.
+    given : Ingredients.
+    of : names of the parameters that count.
+    step : (P,) relative change of sigma with the step of the derivatives, if it was measured.
+    """
+    kept = [given.names.index(name) for name in of]
+    # Noise may leave an F that is not positive: sigma is then infinite, and what is compared with it without bound.
+    with np.errstate(invalid="ignore"):
+        off = _changes(given, kept, fixed, seed)
+    off |= {} if step is None else {"step": np.abs(np.asarray(step)[kept])}
+    said = {
+        "bracket": "standard and compressed estimators are {} apart",
+        "fiducial": "half of the fiducial simulations give {} another sigma",
+        "halves": "halves of the simulations scatter by {}",
+        "step": "half the step gives {} another sigma",
+    }
+    largest = {what: float(np.max(change)) for what, change in off.items()}
+    bad = {what: change for what, change in largest.items() if not change <= ALLOWED[what]}
+    told = bad or largest
+    words = "; ".join(f"{said[what].format(_percent(x))} ({ALLOWED[what]:.0%} allowed)" for what, x in told.items())
+    tails = gaussianity(given).tails
+    beware = f" Beware: its tails are heavier than a Gaussian's ({tails:.0f} sigma)." if tails > TAILS else ""
+    return not bad, f"{label}, {' and '.join(of)}: {'not converged' if bad else 'converged'}: {words}.{beware}"
+
+
+def _changes(given, kept, fixed, seed):
+    """{check: relative change of sigma of the parameters kept}."""
+    F = [ESTIMATORS[name](given).F for name in ("standard", "corrected", "compressed")]
+    plain, corrected, compressed = _errors(F, given.names, fixed)[:, kept]
+    rng = np.random.default_rng(seed)
+    fewer = [standard(given.subset(rng.permutation(given.n_s)[: given.n_s // 2])).F for _ in range(20)]
+    halves = half_splits(given, seed=seed, fixed=fixed)[:, :, kept]
+    return {
+        "bracket": compressed / plain - 1,
+        "fiducial": np.abs(np.median(_errors(fewer, given.names, fixed)[:, kept], axis=0) / corrected - 1),
+        # The difference of two halves scatters twice as much as the whole.
+        "halves": np.sqrt(np.mean(np.log(halves[:, 0] / halves[:, 1]) ** 2, axis=0)) / 2,
+    }
+
+
+def _percent(x):
+    return f"{x:.0%}" if np.isfinite(x) else "without bound"
+
+
+def _counts(most, least):
+    return np.unique(np.geomspace(min(least, most), most, 6).round().astype(int))
+
+
+def _convergence(counts, repeats, fixed, names, subset):
+    sigma = {name: [] for name in ESTIMATORS}
+    for n in counts:
+        F = {name: [] for name in ESTIMATORS}
+        for _ in range(repeats):
+            some = subset(n)
+            for name, estimate in ESTIMATORS.items():
+                F[name].append(estimate(some).F)
+        for name in ESTIMATORS:
+            sigma[name].append(_errors(F[name], names, fixed))
+    return Convergence(np.asarray(counts), {name: np.array(each) for name, each in sigma.items()})
+
+
+def _errors(F, names, fixed):
+    free = free_parameters(names, fixed)
+    F = np.stack(F)
+    out = np.zeros(F.shape[:2])
+    out[:, free] = errors_of(F[:, free][:, :, free])
+    return out

@@ -1,0 +1,42 @@
+"""The best additive mark, M = sum_a sum_j c_aj B_j(f_a) of the invariants f_a, with no mark in the loop.
+
+Such a mark is linear in c: P_dm = sum_i c_i P_di and P_mm = sum_ij c_i c_j P_ij. The cross spectra of the fields
+B_i (1 + delta) are measured once, and the information is then a function of some twenty numbers.
+"""
+
+import torch
+
+from nbkit.mark.additive import NODES, bumps, seen_by
+from nbkit.mesh.grid import to_fourier
+
+
+@torch.no_grad()
+def cross_spectra(data, rows, channels, ends):
+    """(m, b, T) spectra of all T pairs of delta and the fields B_i (1 + delta) of boxes, by row of `data`."""
+    bins = data.grid.bins(data.kmax)
+    order = torch.argsort(bins.bin, stable=True)
+    mode, root = bins.mode[order].long(), bins.weight[order].sqrt()
+    sizes = torch.bincount(bins.bin.long()).tolist()
+    first, second = _pairs(NODES * len(ends))
+    table = torch.empty(len(rows), len(sizes), len(first), dtype=torch.float64)
+    for row, delta in zip(table, data.fields.parts(rows[:, None]), strict=True):
+        delta = delta[0].cpu()
+        delta_k = to_fourier(delta, data.grid)
+        seen = seen_by(delta_k, data.grid, channels)
+        fields = torch.cat([bumps(t, *between) for t, between in zip(seen, ends, strict=True)]) * (1 + delta)
+        modes = torch.cat([delta_k[None], to_fourier(fields, data.grid)]).flatten(1)[:, mode] * root
+        for out, x in zip(row, modes.split(sizes, dim=1), strict=True):
+            out[:] = (x @ x.conj().T).real[first, second]
+    return table
+
+
+def spectra_of(table, c):
+    """(m, 3 b) P_dd, P_dm and P_mm of the mark with coefficients c, one after the other, from `cross_spectra`."""
+    first, second = (index.to(c.device) for index in _pairs(len(c)))
+    c = torch.cat([c.new_zeros(1), c])
+    twice = torch.where(first == second, 1, 2)
+    return torch.cat([table[..., 0], table[..., first == 0] @ c, table @ (twice * c[first] * c[second])], dim=-1)
+
+
+def _pairs(count):
+    return torch.triu_indices(count + 1, count + 1)

@@ -1,0 +1,184 @@
+"""Spectra of whole sets of simulations for many marks: measured in one pass over the fields, and kept on disk."""
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch.nn.functional import softplus
+
+from nbkit import disk
+from nbkit.disk import write_json
+from nbkit.mark.classical import ClassicalMark, smoothing_kernel
+from nbkit.mark.learned import LearnedMark
+from nbkit.mark.settings import identity, mark_settings, weights_hash
+from nbkit.mesh.grid import to_fourier, to_real
+from nbkit.mesh.spectra import marked_field, spectra_of_modes
+from nbkit.universe.farm import farm
+
+# Seconds a voxel and mark on one core, roughly: decides how many simulations make a task of about a second.
+COST = 2.5e-8
+WORTH_A_CLUSTER = 4.0  # seconds of one core: below that, starting processes takes longer than doing it here
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Spectra of N simulations for some marks: `measured[label]` is (N, 3, b), P_dd, P_dm and P_mm [(Mpc/h)^3].
+
+    Attributes
+    ----------
+    k, modes : (b,) mean |k| [h/Mpc] and number of independent modes of each bin.
+    theta, seeds : (N, 5) and (N,) of the simulations.
+    P_dd : (N, b), the same for all marks.
+    marked : {label: (N, 2, b)} P_dm and P_mm.
+    """
+
+    k: np.ndarray
+    modes: np.ndarray
+    theta: np.ndarray
+    seeds: np.ndarray
+    P_dd: np.ndarray
+    marked: dict
+
+    @property
+    def labels(self):
+        """Names of the marks."""
+        return tuple(self.marked)
+
+    def __len__(self):
+        return len(self.seeds)
+
+    def __getitem__(self, label):
+        if label not in self.marked:
+            raise KeyError(f"{label!r} was not measured; there are {', '.join(self.labels)}.")
+        return np.concatenate([self.P_dd[:, None], self.marked[label]], axis=1)
+
+    def rows(self, kept):
+        """The same of some simulations alone: (N,) flags, or their numbers."""
+        marked = {label: power[kept] for label, power in self.marked.items()}
+        return replace(self, theta=self.theta[kept], seeds=self.seeds[kept], P_dd=self.P_dd[kept], marked=marked)
+
+    def cut(self, kmax):
+        """The same with the bins up to kmax [h/Mpc] alone."""
+        kept = int((self.k <= kmax).sum())
+        if not kept:
+            raise ValueError(f"kmax is {kmax:g} h/Mpc; the first bin is at {self.k[0]:.4g} h/Mpc.")
+        marked = {label: power[..., :kept] for label, power in self.marked.items()}
+        return replace(self, k=self.k[:kept], modes=self.modes[:kept], P_dd=self.P_dd[:, :kept], marked=marked)
+
+
+def measured(simulations, marks, client=None, progress=True):
+    """P_dd, P_dm and P_mm of every simulation for every mark, up to k_Nyq; what was measured before is read.
+
+    Each field is read and transformed once, whatever the number of marks. Rows are kept as they come, under `spectra`
+    in `nbkit.disk.runs()`: a call that was stopped goes on, and several may run at once.
+
+    Parameters
+    ----------
+    simulations : a set of a suite; or {name: set} for several in one go, which gives {name: Measured}.
+    marks : {label: mark}.
+    client, progress : see `nbkit.universe.farm.farm`.
+    """
+    several = isinstance(simulations, dict)
+    tables = {name: _Tables(each, marks) for name, each in (simulations if several else {"": simulations}).items()}
+    calls = {(name, row): (name, row) for name, table in tables.items() for row in table.missing_rows}
+
+    def receive(results):
+        for (name, row), power in results.items():
+            tables[name].write(row, power)
+
+    if calls:
+        one = _Pass({name: (table.simulations, table.missing_marks) for name, table in tables.items()})
+        cost = max(COST * table.simulations.grid.n**3 * (1 + len(table.missing_marks)) for table in tables.values())
+        if client is None and cost * len(calls) < WORTH_A_CLUSTER:
+            receive({key: one(*key) for key in calls})
+        else:
+            farm(one, calls, receive, int(np.clip(1 / cost, 1, 32)), client, progress)
+    results = {name: table.measured() for name, table in tables.items()}
+    return results if several else results[""]
+
+
+class _Tables:
+    """What is on disk of one set: a float32 array a mark, written in place; rows not measured yet are NaN."""
+
+    def __init__(self, simulations, marks):
+        self.simulations = simulations
+        folder = disk.runs() / "spectra" / f"{simulations.name}_{simulations.fingerprint}"
+        rows, bins = len(simulations), len(simulations.grid.bins().k)
+        self.density = _table(folder, "density", {"kind": "density"}, (rows, 1, bins))
+        self.marked = {
+            label: _table(folder, identity(mark), mark_settings(mark), (rows, 2, bins)) for label, mark in marks.items()
+        }
+        done = {label: _done(table) for label, table in self.marked.items()}
+        self.missing_marks = {label: mark for label, mark in marks.items() if not done[label].all()}
+        missing = ~np.logical_and.reduce([_done(self.density), *done.values()])
+        self.missing_rows = np.flatnonzero(missing).tolist()
+
+    def write(self, row, power):
+        """Keep what `_Pass` gave for one simulation."""
+        self.density[row] = power[0, :1]
+        for label, spectra in zip(self.missing_marks, power[1:], strict=True):
+            self.marked[label][row] = spectra[1:]
+
+    def measured(self):
+        """All of it, in float64."""
+        sims, bins = self.simulations, self.simulations.grid.bins()
+        marked = {label: np.array(table, np.float64) for label, table in self.marked.items()}
+        P_dd = np.array(self.density[:, 0], np.float64)
+        return Measured(bins.k.double().numpy(), bins.modes.numpy(), sims.theta, sims.seeds, P_dd, marked)
+
+
+class _Pass:
+    """name, row -> (1 + marks, 3, b): the spectra of one simulation, without and with the marks; for any process."""
+
+    def __init__(self, sets):
+        self.sets = sets
+
+    @torch.no_grad()
+    def __call__(self, name, row):
+        simulations, marks = self.sets[name]
+        grid, delta = simulations.grid, simulations[row]
+        delta_k, smoothed, filtered = to_fourier(delta, grid), {}, {}
+        power = [spectra_of_modes(delta_k, grid=grid).P_dd.expand(3, -1)]
+        for mark in marks.values():
+            if isinstance(mark, ClassicalMark):
+                key = mark.smoothing, mark.R
+                if key not in smoothed:
+                    smoothed[key] = to_real(delta_k * smoothing_kernel(*key, grid, delta_k), grid)
+                M = mark.of_smoothed(smoothed[key])
+            elif isinstance(mark, LearnedMark):
+                key = weights_hash(mark.profiles), mark.grid
+                if key not in filtered:
+                    filtered.clear()  # maps of one filter bank at a time: variants of a mark follow one another
+                    filtered[key] = mark.filtered(delta_k, grid)
+                M = softplus(mark.responses(filtered[key]))
+            else:
+                M = mark.of_modes(delta_k, grid) if hasattr(mark, "of_modes") else mark(delta, grid)
+            Delta_k = to_fourier(marked_field(M, delta), grid)
+            power.append(torch.stack(spectra_of_modes(delta_k, Delta_k, grid=grid)[1:4]))
+        return torch.stack(power).numpy()
+
+
+def _table(folder, name, about, shape):
+    path = folder / f"{name}.npy"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(path.with_suffix(".json"), about)
+        new = path.with_name(f".{name}.{os.getpid()}.npy")
+        np.save(new, np.full(shape, np.nan, np.float32))
+        # A link, not a rename: another process that measures the same mark keeps the file it has open.
+        with suppress(FileExistsError):
+            os.link(new, path)
+        new.unlink()
+    try:
+        table = np.load(path, mmap_mode="r+", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise ValueError(f"{path} is damaged ({error}); delete it and run again.") from error
+    if table.shape != shape or table.dtype != np.float32:
+        raise ValueError(f"{path} holds {table.dtype} of shape {table.shape}, not float32 of {shape}; delete it.")
+    return table
+
+
+def _done(table):
+    return ~np.isnan(table).any(axis=(1, 2))

@@ -1,0 +1,79 @@
+"""Compiled loops on both cores: numba kernels that release the GIL, run over fixed slices by a thread pool.
+
+The slices do not depend on the number of threads, so sums over them come out bit for bit the same on any machine.
+"""
+
+import ctypes
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import lru_cache
+
+import numba
+import numpy as np
+import torch
+
+SLICES = 8
+
+# Without nnan and ninf: sums may be reordered into SIMD lanes, but NaN stays NaN.
+FASTMATH = {"nsz", "arcp", "contract", "reassoc"}
+kernel = numba.njit(nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy")
+
+
+def over_slices(function, length, slices=SLICES):
+    """Call function(slice_number, start, stop) for `slices` equal parts of range(length), on torch's threads."""
+    edges = [length * i // slices for i in range(slices + 1)]
+    parts = list(zip(range(slices), edges[:-1], edges[1:], strict=True))
+    threads = torch.get_num_threads()
+
+    def share(first):
+        for part in parts[first::threads]:
+            function(*part)
+
+    others = [_pool(threads).submit(share, first) for first in range(1, min(threads, slices))]
+    share(0)
+    for other in others:
+        other.result()
+
+
+@contextmanager
+def one_thread():
+    """Keep torch to one thread: with small matrices, threads wait for each other longer than they work.
+
+    On a machine that others use, too, that is a factor of ten.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@lru_cache(maxsize=4)
+def _pool(threads):
+    return ThreadPoolExecutor(threads, thread_name_prefix="nbkit")
+
+
+# Names of glibc's mallopt: how much freed memory to keep, and the size from which arrays bypass the heap [bytes].
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
+KEPT, LARGEST_ON_HEAP = 1 << 30, 32 << 20
+
+
+@lru_cache(maxsize=1)
+def keep_freed():
+    """Keep up to 1 GB of freed memory for the next array; True if the C library allows it.
+
+    By default glibc hands freed arrays back to the system and takes every page of the next one anew, which costs a
+    64^3 simulation a quarter of its time. Other C libraries are left as they are.
+    """
+    if not sys.platform.startswith("linux") or not hasattr(ctypes.CDLL(None), "mallopt"):
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    return bool(mallopt(TRIM_THRESHOLD, KEPT)) and bool(mallopt(MMAP_THRESHOLD, LARGEST_ON_HEAP))
+
+
+def generator(*words):
+    """A torch.Generator seeded by whole numbers: what is drawn at an epoch and batch needs no state to be saved."""
+    seed = np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> np.uint64(1)
+    return torch.Generator().manual_seed(int(seed))

@@ -1,0 +1,151 @@
+"""A training as it goes: the loss figure, and a live view with a stop button for JupyterLab."""
+
+import asyncio
+from copy import deepcopy
+from functools import partial
+from io import BytesIO
+from math import log
+
+import ipywidgets as w
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.figure import Figure
+
+from nbkit.mark.learned import LearnedMark
+from nbkit.show.plots import BLACK, BLUE, L_COLOURS, ORANGE
+from nbkit.universe.farm import watched
+
+
+def chance(recipe):
+    """InfoNCE of embeddings that cannot tell the candidates apart: log of their number."""
+    return log(recipe.negatives.total(recipe.batch))
+
+
+def losses(run, references=None):
+    """Loss against simulation passes, between chance and perfection, beside what fixed marks reach.
+
+    Parameters
+    ----------
+    run : the Run to show.
+    references : {label: best validation loss} of other marks, each a line.
+    """
+    figure, ax = plt.subplots(figsize=(7.0, 4.0), layout="constrained")
+    columns = (run.column(name) for name in ("passes", "train_loss", "val_loss"))
+    if run.heads is None:
+        _draw_information(ax, *columns)
+    else:
+        _draw_losses(ax, *columns, chance(run.recipe))
+    for (label, loss), style in zip((references or {}).items(), ("--", "-.", ":"), strict=False):
+        ax.axhline(loss, color=BLACK, ls=style, lw=1.2, label=f"{label}, best validation")
+    ax.legend(fontsize=8, **({} if run.heads is None else {"loc": "lower right", "bbox_to_anchor": (1, 0.08)}))
+    return figure
+
+
+def responses(run, start=None):
+    """Radial profiles G_l and the terms h_a of the mark, as trained and, dashed, as they were at `start`."""
+    figure, axes = plt.subplots(1, 2, figsize=(9.0, 3.4), layout="constrained")
+    _draw_mark(axes, run.mark, start)
+    return figure
+
+
+def _draw_losses(ax, passes, train_loss, val_loss, at_chance):
+    ax.plot(passes, train_loss, ".-", color=ORANGE, label="training")
+    ax.plot(passes, val_loss, ".-", color=BLUE, label="validation")
+    _level(ax, at_chance, "chance: log(candidates)", -12)
+    _level(ax, 0, "perfection", 4)
+    ax.set(
+        xlabel="simulation passes",
+        ylabel="InfoNCE",
+        ylim=(-0.2, min(max([at_chance, *train_loss, *val_loss]), 2 * at_chance) * 1.05),
+    )
+
+
+def _level(ax, y, what, above):
+    """A grey line across, with its name at the left, some points above it."""
+    ax.axhline(y, color="0.6", lw=1)
+    place = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points"}
+    ax.annotate(what, (0, y), (4, above), color="0.4", fontsize=8, **place)
+
+
+def _draw_information(ax, passes, train_loss, val_loss):
+    ax.plot(passes, train_loss, ".-", color=ORANGE, label="training")
+    ax.plot(passes, val_loss, ".-", color=BLUE, label="validation")
+    _level(ax, 0, r"$P_{\delta\delta}$ alone", -12)
+    ax.set(xlabel="simulation passes", ylabel=r"mean log($\sigma$ / $\sigma$ of $P_{\delta\delta}$ alone)")
+    ax.set_ylim(top=0.05)
+
+
+@torch.no_grad()
+def _draw_mark(axes, mark, start=None):
+    k = torch.linspace(0, mark.grid.k_nyq, 200)
+    taper = mark.grid.taper(k)
+    x = torch.linspace(-2, 2, 201)
+    for style, each in (("--", start), ("-", mark)):
+        if each is None:
+            continue
+        each = deepcopy(each).to("cpu")  # the mark itself is being trained, where it is
+        for l, G in enumerate(each.G_l(k)):
+            axes[0].plot(k, G * taper, style, color=L_COLOURS[l], label=f"$G_{l}$" if each is mark else None)
+        # Shape only: what a term adds to a zero of its invariant is one with the bias.
+        seen = {"E0": torch.sign(x) * torch.expm1(x.abs()), "E1": torch.expm1(x.abs()), "E2": torch.expm1(x.abs())}
+        terms = each.responses.terms({name: seen.get(name, 0.2 * x) for name in each.responses.names})
+        for name in each.responses.names:
+            label = rf"$h({name[0]}_{name[1]})$" if each is mark else None
+            h = terms[f"h_{name}"]
+            line = x >= 0 if name in ("E1", "E2") else x > -9
+            axes[1].plot((0.2 * x if name == "I3" else x)[line], (h - h[x.abs().argmin()])[line], style, label=label)
+        axes[1].set_prop_cycle(None)
+    axes[0].set(xlabel="k [h/Mpc]", ylabel=r"$G_\ell(k)\,T_{\rm tap}(k)$")
+    axes[1].set(xlabel=r"sgn(x) log(1 + |x|) of the invariant ($I_3$: itself)", ylabel="added to $\\eta$, 0 at 0")
+    for ax in axes:
+        ax.legend(fontsize=8)
+
+
+class Monitor(w.VBox):
+    """Live loss curve, profiles and responses, and a stop button: `run = await view.during(train, simulations, out)`.
+
+    Without a person to look at it (papermill, nbval) it draws nothing and never asks to stop.
+    """
+
+    def __init__(self):
+        self._button = w.Button(description="Stop, keep the best", icon="stop", layout={"width": "13em"})
+        self._button.on_click(lambda _: setattr(self, "_asked", True))
+        self._image, self._asked, self._live = w.Image(format="png"), False, watched()
+        super().__init__([self._button, self._image])
+
+    def __repr__(self):
+        return "<training monitor: live in JupyterLab>"
+
+    async def during(self, train, *arguments, **options):
+        """What train(*arguments, **options) returns, followed here until it ends or the button is pressed.
+
+        Before a person it runs in a thread, because a kernel hears of a button only while its own is free. Interrupting
+        the kernel does the same as the button.
+        """
+        self._asked = False
+        call = partial(train, *arguments, stop=lambda: self._asked, on_epoch=self.on_epoch, **options)
+        if not self._live:
+            return call()
+        try:
+            return await asyncio.to_thread(call)
+        finally:
+            self._asked = True
+
+    def on_epoch(self, trainer):
+        """Draw the training as it is now."""
+        if not self._live:
+            return
+        rows = [row for row in trainer.progress.history if row["stage"] == trainer.progress.stage]
+        figure = Figure(figsize=(12, 3.4), layout="constrained")
+        axes = figure.subplots(1, 3)
+        columns = ([row[name] for row in rows] for name in ("passes", "train_loss", "val_loss"))
+        if trainer.chance:
+            _draw_losses(axes[0], *columns, trainer.chance)
+        else:
+            _draw_information(axes[0], *columns)
+        axes[0].set_title(f"stage {trainer.progress.stage}, epoch {trainer.progress.epoch}", fontsize=9)
+        if isinstance(trainer.mark, LearnedMark):
+            _draw_mark(axes[1:], trainer.mark)
+        out = BytesIO()
+        figure.savefig(out, format="png", dpi=80)
+        self._image.value = out.getvalue()

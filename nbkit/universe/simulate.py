@@ -1,0 +1,218 @@
+"""A universe in a box: 2LPT start, BullFrog drift-kick-drift steps of a particle mesh, density on the final grid.
+
+x = q - D grad phi1 + E grad phi2 up to a = 0.1, then steps uniform in the growth factor D, with v = dx/dD.
+A box depends on its settings, theta and seed alone: not on threads, workers, or what ran before. (On a GPU the order of
+additions, and with it the last bits, is free.)
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from nbkit.mesh.grid import Grid
+from nbkit.mesh.spectra import spectra
+from nbkit.mesh.threads import keep_freed
+from nbkit.universe.cosmology import checked_theta, growth, linear_power
+from nbkit.universe.particles import counts, kicked, paint
+
+A_START = 0.1
+# Softening of the force, exp(-c2 x^2 - c4 x^4) with x = k / k_Nyq of the particles. Beyond x = 1 the mesh holds only
+# images of the particle lattice, and unsoftened they raise P(k) by 7 %; with these the presets' 64^3 particles have
+# the P(k) of 128^3 particles to about 1 % up to k = 0.35 h/Mpc.
+SOFTENING = (0.3, 0.15)
+
+
+@dataclass(frozen=True)
+class Simulator:
+    """theta, seed -> density contrast today; the settings of a suite's universes.
+
+    Parameters
+    ----------
+    grid : final mesh, box and mass-assignment scheme of the density.
+    particles : particles along a side.
+    force_factor : B, the force mesh has B x particles cells along a side.
+    steps : BullFrog steps from a = 0.1 to today; 0 is 2LPT alone, straight to today.
+    """
+
+    grid: Grid
+    particles: int
+    force_factor: int = 2
+    steps: int = 6
+
+    def __post_init__(self):
+        if self.grid.mas == "none":
+            raise ValueError('grid.mas is "none"; a simulated density needs NGP, CIC, TSC or PCS.')
+        for name, low, high in (("particles", 4, 1024), ("force_factor", 1, 8), ("steps", 0, 1000)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= value <= high:
+                raise ValueError(f"{name} is {value!r}; give a whole number from {low} to {high}.")
+            object.__setattr__(self, name, int(value))
+
+    def __call__(self, theta, seed, device="cpu"):
+        """Density contrast today, (n, n, n) float32."""
+        return paint(self.positions(theta, seed, device), self.grid)
+
+    def positions(self, theta, seed, device="cpu"):
+        """Positions today, (particles^3, 3) float32 [Mpc/h], inside the box."""
+        return self._evolved(theta, seed, device)[0]
+
+    def phase_space(self, theta, seed, device="cpu"):
+        """Positions [Mpc/h] and peculiar velocities [km/s] today, both (particles^3, 3) float32."""
+        x, v = self._evolved(theta, seed, device)
+        return x, v.mul_(100 * float(growth(theta[0]).rate(1.0)))  # dx/dt = H_0 f dx/dD today
+
+    @torch.no_grad()
+    def _evolved(self, theta, seed, device):
+        keep_freed()
+        theta = checked_theta(theta)
+        G = growth(theta[0])
+        D = np.linspace(G.D(A_START), 1.0, self.steps + 1) if self.steps else np.ones(1)
+        lattice = Grid(self.particles, self.grid.box_size)
+        x, v = lagrangian(linear_modes(theta, seed, lattice, device), lattice, D[0], G.E(D[0]), G.dE_dD(D[0]))
+        mesh = Grid(self.particles * self.force_factor, self.grid.box_size)
+        half = (1 - D[0]) / (2 * max(self.steps, 1))
+        x.add_(v, alpha=half)
+        for D0, D1 in pairwise(D):
+            alpha, beta = bullfrog(G, D0, D1)
+            # The second half of this drift and the first half of the next are one.
+            drift = half if D1 == 1.0 else 2 * half
+            kicked(x, v, force(x, mesh, self.particles), alpha, beta, drift, mesh.box_size)
+        # A coordinate just below 0 rounds to the far edge, which is the near one.
+        return x.remainder_(mesh.box_size).masked_fill_(x == mesh.box_size, 0), v
+
+
+def mean_power(simulator, theta, seeds):
+    """k (b,) and the mean P(k) (b,) of several seeds, each divided by the spectrum of its own phases.
+
+    The phases of a small box scatter by sqrt(2 / modes) about their mean; what is left shows the simulator's P(k).
+    """
+    grid = simulator.grid
+    noise_grid = Grid(grid.n, grid.box_size)
+    powers = []
+    for seed in seeds:
+        noise = backward(white_noise(grid.n, seed), grid) * (grid.n**3 / grid.box_size**1.5)
+        measured = spectra(simulator(theta, seed), grid=grid)
+        powers.append(measured.P_dd / spectra(noise, grid=noise_grid).P_dd)
+    return measured.k, torch.stack(powers).mean(0)
+
+
+def bullfrog(G, D0, D1):
+    """alpha and beta of v1 = alpha v0 + beta A(x at the middle), from the first two orders of growth at both ends."""
+    middle, half = (D0 + D1) / 2, (D1 - D0) / 2
+    b = (G.E(D0) + G.dE_dD(D0) * half) / middle - middle
+    alpha = (G.dE_dD(D1) - b) / (G.dE_dD(D0) - b)
+    return float(alpha), float((1 - alpha) / middle)
+
+
+def white_noise(n, seed):
+    """Modes (n, n, n//2+1), complex64, of a real white field with <|w|^2> = 1; the mean and Nyquist modes are 0.
+
+    Modes are drawn in shells of max(|m_x|, |m_y|, |m_z|): a larger n keeps those of a smaller one and adds to them.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise ValueError(f"seed is {seed!r}; give a whole number, 0 or more.")
+    own, mirrored, original = _drawing_order(n)
+    draws = np.random.default_rng(seed).standard_normal((len(own), 2), dtype=np.float32)
+    modes = np.zeros((n, n, n // 2 + 1), dtype=np.complex64)
+    flat = modes.reshape(-1)
+    flat[own] = draws.view(np.complex64)[:, 0] * np.float32(0.5**0.5)
+    flat[mirrored] = flat[original].conj()
+    return torch.from_numpy(modes)
+
+
+@lru_cache(maxsize=4)
+def _drawing_order(n):
+    """Where, in the flat half-complex grid: independent modes in drawing order, mirrored modes, their originals."""
+    M = (n - 1) // 2
+    m = np.arange(-M, M + 1)
+    m_x, m_y, m_z = (a.ravel() for a in np.meshgrid(m, m, m[M:], indexing="ij"))
+    independent = (m_z > 0) | ((m_z == 0) & ((m_y > 0) | ((m_y == 0) & (m_x > 0))))
+    m_x, m_y, m_z = m_x[independent], m_y[independent], m_z[independent]
+    order = np.lexsort((m_z, m_y, m_x, np.maximum(np.maximum(abs(m_x), abs(m_y)), m_z)))
+    m_x, m_y, m_z = m_x[order], m_y[order], m_z[order]
+    own = ((m_x % n) * n + m_y % n) * (n // 2 + 1) + m_z
+    plane = m_z == 0
+    mirrored = ((-m_x[plane] % n) * n + -m_y[plane] % n) * (n // 2 + 1)
+    return own, mirrored, own[plane]
+
+
+def linear_modes(theta, seed, grid, device="cpu"):
+    """Modes of the linear density contrast today, (n, n, n//2+1), on a lattice of grid.n^3 points."""
+    P = linear_power(theta)(grid.shells(dtype=torch.float64).k.numpy())
+    amplitude = torch.from_numpy(np.sqrt(P / grid.box_size**3) * grid.n**3).to(device, torch.float32)
+    return white_noise(grid.n, seed).to(device).mul_(amplitude[grid.shells(device).index])
+
+
+def lagrangian(delta_k, grid, D, E, dE_dD):
+    """2LPT positions and v = dx/dD, (n^3, 3), of a lattice of particles with linear modes delta_k.
+
+    x = q - D grad phi1 + E grad phi2, lap phi1 = delta, lap phi2 = sum_{i>j} (phi1,ii phi1,jj - phi1,ij^2).
+    """
+    device = delta_k.device
+    phi1 = delta_k * inverse_laplacian(grid, device)
+    k = odd_wavevector(grid, device)
+
+    def second(i, j):
+        return backward(phi1 * (-k[i] * k[j]), grid)
+
+    xx, yy, zz = (second(i, i) for i in range(3))
+    source = xx * (yy + zz) + yy * zz
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        source -= second(i, j).square_()
+    phi2 = forward(source).mul_(inverse_laplacian(grid, device))
+    q = torch.arange(grid.n, device=device, dtype=torch.float32) * grid.cell_size
+    x = torch.stack(torch.meshgrid(q, q, q, indexing="ij"), -1).reshape(-1, 3)
+    v = torch.empty_like(x)
+    for axis in range(3):
+        x[:, axis] += backward(gradient(torch.sub(phi2 * float(E), phi1, alpha=float(D)), grid, axis), grid).flatten()
+        v[:, axis] = backward(gradient(torch.sub(phi2 * float(dE_dD), phi1), grid, axis), grid).flatten()
+    return x, v
+
+
+def force(positions, mesh, particles):
+    """A = -grad(inverse laplacian of delta) on a mesh, three fields (m, m, m), from particles painted by CIC."""
+    delta_k = forward(counts(positions, mesh.n, mesh.n / mesh.box_size, 2))
+    delta_k.mul_(green_function(mesh, particles, positions.device))
+    return [backward(gradient(delta_k, mesh, axis), mesh) for axis in range(3)]
+
+
+@lru_cache(maxsize=4)
+def green_function(mesh, particles, device):
+    """1/k^2, softened, without the CIC of painting and reading, over the mean count of a cell: (m, m, m//2+1)."""
+    k = mesh.shells(dtype=torch.float64).k
+    x2 = (k / Grid(particles, mesh.box_size).k_nyq) ** 2
+    soft = torch.exp(-SOFTENING[0] * x2 - SOFTENING[1] * x2**2)[mesh.shells().index]
+    window = Grid(mesh.n, mesh.box_size, "CIC").window(dtype=torch.float64)
+    green = (-inverse_laplacian(mesh, "cpu") * soft / window**2 * (mesh.n / particles) ** 3).float().to(device)
+    return green.permute(1, 2, 0).contiguous().permute(2, 0, 1)  # in memory as `forward` leaves its modes
+
+
+@lru_cache(maxsize=8)
+def inverse_laplacian(grid, device):
+    """-1/k^2, 0 for the mean: (n, n, n//2+1)."""
+    shells = grid.shells(dtype=torch.float64)
+    return (-1 / torch.where(shells.k > 0, shells.k, torch.inf) ** 2).float()[shells.index].to(device)
+
+
+@lru_cache(maxsize=8)
+def odd_wavevector(grid, device):
+    """The wavevector with 0 at Nyquist, where an odd function of k has no real counterpart."""
+    return [torch.where(k.abs() > grid.k_nyq * (1 - 1e-6), 0, k) for k in grid.wavevector(device)]
+
+
+def gradient(modes, grid, axis):
+    """i k modes along one axis."""
+    return modes * (1j * odd_wavevector(grid, modes.device)[axis])
+
+
+def forward(field):
+    """rfftn of one real field, in two parts: whole 3D transforms change their last bits with the number of threads."""
+    return torch.fft.fft(torch.fft.rfftn(field, dim=(1, 2)), dim=0)
+
+
+def backward(modes, grid):
+    """Its inverse."""
+    return torch.fft.irfftn(modes, s=grid.shape)

@@ -1,0 +1,183 @@
+"""The trust page: convergence, halves, Gaussianity, the step of the derivatives, the verdict; figures and explorer."""
+
+import io
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from PIL import Image
+
+from nbkit import ClassicalMark, Grid, marked_field, spectra
+from nbkit.forecast import steps, trust
+from nbkit.forecast.bootstrap import by_kmax, resampled, resamples
+from nbkit.forecast.fisher import ESTIMATORS, UNMARKED, Ingredients, ingredients, standard
+from nbkit.measure.measure import Measured
+from nbkit.show import fisher as fisher_plots
+from nbkit.show.fisher_explorer import RADII, ellipse, fisher_explorer
+from nbkit.universe.cosmology import FIDUCIAL, QUIJOTE_NAMES, STEPS
+from nbkit.universe.simulate import Simulator
+from nbkit.universe.suite import Preset
+
+
+def drawn(n_s=300, pairs=40, noise=0.3, n_d=12, seed=0, skewed=False):
+    dmu = np.random.default_rng(1).normal(size=(5, n_d))
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n_s, n_d))
+    return Ingredients(np.exp(x) if skewed else x, dmu + noise * rng.normal(size=(pairs, 5, n_d)))
+
+
+def test_verdict_in_words():
+    converged, said = trust.verdict("good", drawn(n_s=2000, pairs=200, noise=0.2), ("Om", "s8"))
+    assert converged
+    assert said.startswith("good, Om and s8: converged: standard and compressed estimators are ")
+    converged, said = trust.verdict("bad", drawn(pairs=12, noise=2.0), ("Om", "s8"))
+    assert not converged
+    assert "bad, Om and s8: not converged: standard and compressed estimators are" in said
+    assert "(10% allowed)" in said
+    converged, said = trust.verdict("step", drawn(n_s=2000, pairs=200, noise=0.2), ("h",), step=np.full(5, -0.2))
+    assert not converged
+    assert said == "step, h: not converged: half the step gives 20% another sigma (5% allowed)."
+    _, said = trust.verdict("skewed", drawn(skewed=True), ("Om",))
+    assert "Beware: its tails are heavier than a Gaussian's (" in said
+
+
+def test_curves_bracket_and_end_at_the_estimate():
+    given = drawn(pairs=40, noise=1.0)
+    curve = trust.against_pairs(given, repeats=3)
+    assert curve.counts[0] == 8
+    assert curve.counts[-1] == 40
+    for name, estimate in ESTIMATORS.items():
+        assert curve.sigma[name].shape == (len(curve.counts), 3, 5)
+        if name in ("standard", "corrected"):
+            np.testing.assert_allclose(curve.sigma[name][-1, 0], estimate(given).sigma())
+    assert np.all(curve.sigma["standard"][-1] < curve.sigma["compressed"][-1])
+    curve = trust.against_fiducial(given, repeats=2)
+    assert curve.counts[-1] == 300
+    np.testing.assert_allclose(curve.sigma["corrected"][-1, 0], standard(given).sigma())
+
+
+def test_halves_scatter_as_halves_of_gaussian_data_must():
+    """With exact derivatives sigma scatters by 1 / sqrt(2 (n_s - n_d)): a closed form for the covariance's part."""
+    halves = np.log(trust.half_splits(drawn(n_s=400, noise=0.0), splits=60))
+    scatter = np.sqrt(np.mean((halves[:, 0] - halves[:, 1]) ** 2) / 2)
+    assert abs(scatter / np.sqrt(1 / (2 * (200 - 12 + 5))) - 1) < 0.2
+
+
+def test_gaussianity_tells_gaussian_from_skewed():
+    good, bad = (trust.gaussianity(drawn(n_s=500, skewed=skewed)) for skewed in (False, True))
+    assert good.p_value > 0.01
+    assert bad.p_value < 1e-6
+    assert abs(good.tails) < 3
+    assert bad.tails > 10
+    assert np.abs(good.skewness).max() < 4 * good.scatter[0]
+    assert np.abs(bad.skewness).min() > 4 * bad.scatter[0]
+    np.testing.assert_allclose(good.expected.mean(), good.chi2.mean(), rtol=0.01)
+
+
+@pytest.fixture(scope="module")
+def spectra_by_set():
+    """Spectra of a made-up universe: eight bins, and a third-order term in s8 that a finite step sees."""
+    k, dmu = np.arange(1, 9) / 20, np.random.default_rng(2).normal(size=(5, 3, 8))
+    rng = np.random.default_rng(0)
+    noise = {seed: rng.normal(size=(2, 3, 8)) for seed in range(30)}
+
+    def measured(theta, seeds, values):
+        power = 100 + values
+        rows = np.tile(theta, (len(seeds), 1))
+        return Measured(k, np.ones(8, int), rows, np.asarray(seeds), power[:, 0], {"mark": power[:, 1:]})
+
+    def at(i, step, seed):
+        cubic = 1.0 if i == 4 else 0.0
+        return noise[seed][0] + (dmu[i] + 0.2 * noise[seed][1]) * (step + 1e3 * cubic * step**3)
+
+    sets = {"fiducial": measured(FIDUCIAL, range(1000, 1400), rng.normal(size=(400, 3, 8)))}
+    for i, name in enumerate(QUIJOTE_NAMES):
+        for sign, s in (("p", 1), ("m", -1)):
+            values = np.array([at(i, s * STEPS[i], seed) for seed in range(30)])
+            sets[f"{name}_{sign}"] = measured(FIDUCIAL, range(30), values)
+    halved = np.array(
+        [[(at(i, STEPS[i] / 2, s) - at(i, -STEPS[i] / 2, s)) / STEPS[i] for i in range(5)] for s in range(6)]
+    )
+    return sets, {"mark": halved}
+
+
+def test_step_change_finds_a_third_order_term(spectra_by_set):
+    """dmu(s8) comes out too large by 1000 step^2, and by a quarter of it at half the step; the others are linear."""
+    sets, halved = spectra_by_set
+    for label in (UNMARKED, "mark"):
+        change = steps.step_change(sets, halved, label, range(6))
+        wanted = (1 + 1e3 * STEPS[4] ** 2) / (1 + 1e3 * STEPS[4] ** 2 / 4) - 1
+        np.testing.assert_allclose(change[4], wanted, rtol=0.1)
+        assert np.abs(change[:4]).max() < 0.02
+
+
+def test_half_steps_are_derivatives_of_the_same_universes():
+    """Half a step up and down, against the simulator and the mark called by hand."""
+    preset = Preset("tiny", Grid(16, 125.0, "PCS"), 1, 1, 1, 1, particles=16, force_factor=1, steps=2)
+    found = steps.half_steps(preset, {"mark": ClassicalMark(1.0, 0.5)}, [3], progress=False)["mark"]
+    assert found.shape == (1, 5, 3, len(preset.grid.bins().k))
+    power = []
+    for sign in (1, -1):
+        theta = FIDUCIAL + sign * np.array([0, 0, 0, 0, STEPS[4] / 2])
+        delta = Simulator(preset.grid, 16, 1, 2)(theta, 3)
+        power.append(spectra(delta, marked_field(ClassicalMark(1.0, 0.5)(delta, preset.grid), delta), grid=preset.grid))
+    np.testing.assert_allclose(found[0, 4, 1], (power[0].P_dm - power[1].P_dm).numpy() / STEPS[4], rtol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:The format attribute:DeprecationWarning")
+def test_figures_are_drawn(spectra_by_set):
+    sets, _ = spectra_by_set
+    given = ingredients(sets, "mark")
+    weights = resamples(given.n_s, given.pairs, 20)
+    learned = resampled(given, weights)
+    ratios = {(p, s): learned.ratio(learned) for p in (-1.0, 1.0) for s in (0.0, 0.5)}
+    scan = by_kmax(sets, (UNMARKED, "mark"), count=20)
+    assert [round(kmax, 2) for kmax in scan] == [0.3, 0.35, 0.4]
+    curves = (trust.against_pairs(given, repeats=2), trust.against_fiducial(given, repeats=2))
+    figures = [
+        fisher_plots.triangle({"P_dd": standard(ingredients(sets, UNMARKED)), "mark": learned.forecast}),
+        fisher_plots.ratio_map({"all bins": ratios}),
+        fisher_plots.sigma_against_kmax(scan),
+        fisher_plots.convergence(*curves, trust.half_splits(given, 4)),
+        fisher_plots.data_health(given.covariance(), trust.gaussianity(given), {"mark": np.full(5, 0.01)}, 8),
+    ]
+    for figure in figures:
+        assert len(figure.axes) >= 2
+        figure.canvas.draw()
+        plt.close(figure)
+
+
+def pixels(png):
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB")).astype(int)
+
+
+def test_explorer_redraws_from_what_it_holds(spectra_by_set):
+    sets, _ = spectra_by_set
+    explorer = fisher_explorer(by_kmax(sets, (UNMARKED, "mark"), count=20), kmax=0.35)
+    slider, *boxes = explorer.controls
+    caption, below = explorer.children[1].children[0].children
+    image, table = below.children
+    assert "kmax = 0.350 h/Mpc" in caption.value
+    assert "7 bins" in caption.value
+    for control, value in ((slider, 0.4), (boxes[2], True), (boxes[0], True)):
+        before, was = image.value, control.value
+        control.value = next(at for _, at in slider.options if abs(at - 0.4) < 1e-9) if control is slider else value
+        assert np.abs(pixels(image.value) - pixels(before)).sum() > 0
+        control.value = was
+        assert image.value == before
+    boxes[2].value = True
+    assert "held fixed: h" in caption.value
+    assert table.value.count("<td>fixed</td>") == 2
+    for box in boxes:
+        box.value = True
+    assert "nothing is left to forecast" in caption.value
+    assert repr(explorer) == "<Fisher explorer: open in JupyterLab to move it>"
+
+
+def test_ellipse_lies_where_the_density_says():
+    C = np.array([[4.0, 1.0], [1.0, 2.0]])
+    points = ellipse(C, RADII[0])
+    np.testing.assert_allclose(np.einsum("in,ij,jn->n", points, np.linalg.inv(C), points), RADII[0] ** 2)
+    np.testing.assert_allclose(RADII, [1.5096, 2.4477], rtol=1e-4)
+    held = ellipse(np.diag([0.0, 2.0]), 1.0)
+    np.testing.assert_allclose(held[0], 0, atol=1e-12)
