@@ -8,16 +8,15 @@ from cases import case_of, planned, trained
 
 from nbkit import disk
 from nbkit.forecast.bootstrap import Resampled, resampled, resamples
-from nbkit.forecast.fisher import SETS as FISHER_SETS
 from nbkit.forecast.fisher import UNMARKED, ingredients
 from nbkit.mark.classical import ClassicalMark
 from nbkit.measure.bundled import suite_spectra
 from nbkit.mesh.threads import one_thread
 from nbkit.recover.regression import Recovery, recovery_elsewhere, unmarked
 from nbkit.universe.cosmology import QUIJOTE_NAMES
-from nbkit.universe.suite import PRESETS
+from nbkit.universe.suite import FIDUCIAL_SETS, PRESETS
 
-SETS = ("BSQ", "latin_hypercube", *FISHER_SETS)
+SETS = ("BSQ", "latin_hypercube", *FIDUCIAL_SETS)
 # Weighs dense regions down, as the best of the 48 classical marks do at the paper's kmax; notebook 05 shows it, too.
 CLASSICAL, REFERENCE = "p=2 ds=0", ClassicalMark(2.0, 0.0)
 FULL = "l_max = 2"

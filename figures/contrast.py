@@ -23,10 +23,10 @@ from frozen import Boxes, info_nce_of
 from nbkit import disk
 from nbkit.disk import read_tensors, write_json, write_tensors
 from nbkit.forecast.bootstrap import resampled, resamples
-from nbkit.forecast.fisher import SETS, ingredients, standard
+from nbkit.forecast.fisher import ingredients, standard
 from nbkit.forecast.information import wanted_rows
 from nbkit.mark.additive import NODES, SURVEYED, channels_of, ends_of
-from nbkit.mark.classical import labelled_classical
+from nbkit.mark.classical import classical_marks
 from nbkit.measure.bundled import suite_spectra
 from nbkit.measure.cross import cross_spectra, spectra_of
 from nbkit.measure.measure import Measured
@@ -41,7 +41,7 @@ from nbkit.train.search import SLOPES, minimised
 from nbkit.train.train_information import INFORMATION, WANTED
 from nbkit.universe.cosmology import QUIJOTE_NAMES
 from nbkit.universe.store import fingerprint
-from nbkit.universe.suite import PRESETS, suite
+from nbkit.universe.suite import FIDUCIAL_SETS, PRESETS, suite
 
 PRESET = "mini"
 KMAX = (0.2, 0.3)
@@ -124,7 +124,7 @@ def cross(where, scale):
         simulations = suite(MORE, sets=("BSQ",))["BSQ"]
         data, count = TrainingData(simulations, RECIPE, KMAX[-1], 0, CPU), MORE.BSQ if scale == R else FEW
     else:
-        simulations = suite(PRESET if where == "judges" else NEAR, sets=SETS)
+        simulations = suite(PRESET if where == "judges" else NEAR, sets=FIDUCIAL_SETS)
         data = Neighbourhood(simulations, KMAX[-1], INFORMATION.validation, 0, CPU)
         simulations, count = data.joined, len(data.joined)
     channels, nodes = channels_of(2, scale), ends(scale)
@@ -193,9 +193,9 @@ def info_nce(found, scale):
 
 def forecasts(found, scale, rivals):
     """{column: number}: sigma of the best classical mark over that of a mark."""
-    simulations, first, by_set = suite(PRESET, sets=SETS), 0, {}
+    simulations, first, by_set = suite(PRESET, sets=FIDUCIAL_SETS), 0, {}
     table = cross("judges", scale)
-    for name in SETS:
+    for name in FIDUCIAL_SETS:
         by_set[name] = spectra(table[first : first + len(simulations[name])], found, simulations[name])
         first += len(simulations[name])
     out = {}
@@ -211,9 +211,9 @@ def forecasts(found, scale, rivals):
 
 def best_classical():
     """{(kmax, parameter): resampled forecast of the best of the 48 classical marks}."""
-    power, best = suite_spectra(PRESET, SETS, labelled_classical()), {}
+    power, best = suite_spectra(PRESET, FIDUCIAL_SETS, classical_marks()), {}
     for kmax in KMAX:
-        given = {label: ingredients(power, label, kmax) for label in labelled_classical()}
+        given = {label: ingredients(power, label, kmax) for label in classical_marks()}
         sigma = {label: standard(each).sigma() for label, each in given.items()}
         for parameter in ("Om", "s8"):
             chosen = given[min(sigma, key=lambda label: sigma[label][QUIJOTE_NAMES.index(parameter)])]

@@ -18,6 +18,7 @@ from dataclasses import asdict, replace
 from importlib.metadata import version
 from multiprocessing import get_context
 
+import losses
 import papermill
 import torch
 import trainings
@@ -28,22 +29,19 @@ from trainings import PRESET, TAKEN_APART, TRAININGS
 
 from nbkit import disk
 from nbkit.disk import read_tensors, write_json
-from nbkit.forecast.fisher import SETS as FISHER_SETS
 from nbkit.look import latent
 from nbkit.look.introspection import term_means, variants
-from nbkit.mark.classical import UnitMark, labelled_classical
+from nbkit.mark.classical import UnitMark, classical_marks
 from nbkit.measure import bundled as archive
 from nbkit.measure.bundled import FOLDER
 from nbkit.measure.measure import measured
 from nbkit.recover.recovered import ship_recoveries
 from nbkit.show import plots
-from nbkit.show import training as monitor
 from nbkit.train.contrast_function import FALLING, RISING, contrastive_function
-from nbkit.train.neighbourhood import SETS as NEAR
 from nbkit.train.processes import Processes, chosen_device
 from nbkit.train.run import load_run
 from nbkit.train.shipped import ship
-from nbkit.universe.suite import PRESETS, suite
+from nbkit.universe.suite import FIDUCIAL_SETS, PRESETS, suite
 
 JOBS = 2  # trainings at a time, which share the cores
 LENGTHS = (0.5, 1, 2)  # of searches, in units of the training's
@@ -114,8 +112,8 @@ def spectra():
     """Measure the marks on the suite and write the archive."""
     simulations, runs = suite(PRESET), trainings.shipped()
     trained = {name: run.mark for name, run in runs.items()}
-    marks = labelled_classical() | {"M = 1": UnitMark()} | trained
-    power = measured({name: simulations[name] for name in (*FISHER_SETS, "latin_hypercube")}, marks)
+    marks = classical_marks() | {"M = 1": UnitMark()} | trained
+    power = measured({name: simulations[name] for name in (*FIDUCIAL_SETS, "latin_hypercube")}, marks)
     # All 48 are compared where regressors are tested on the same set they are trained on; over BSQ the best are enough.
     few = {label: marks[label] for label in ("M = 1", *trainings.OVER_BSQ)}
     power |= measured({"BSQ": simulations["BSQ"]}, few)
@@ -126,7 +124,7 @@ def spectra():
         for label, mark in variants(runs[name].mark, means[name]).items()
         if label != "all"
     }
-    for each, of in measured({name: simulations[name] for name in FISHER_SETS}, parts).items():
+    for each, of in measured({name: simulations[name] for name in FIDUCIAL_SETS}, parts).items():
         power[each] = replace(power[each], marked=power[each].marked | of.marked)
     cut = {name: each.cut(archive.KMAX) for name, each in power.items()}
     return archive.write(cut, marks | parts, PRESET, FOLDER / f"{PRESET}_spectra.npz", means)
@@ -167,7 +165,7 @@ def main(*asked):
         with stage("suites"):
             suite("mini_more", sets=("BSQ",))
             suite(PRESET)
-            suite(PRESETS[PRESET].near, sets=NEAR)
+            suite(PRESETS[PRESET].near, sets=FIDUCIAL_SETS)
     if not asked or "training" in asked:
         with stage("training"), ThreadPoolExecutor(JOBS) as pool:
             list(pool.map(train, TRAININGS))
@@ -185,7 +183,7 @@ def main(*asked):
             runs = trainings.shipped()
             write_json(disk.figures() / "results.json", trainings.results(runs))
             plots.style()
-            curves = monitor.curves(trainings.by_contrast(runs), trainings.lengths())
+            curves = losses.curves(trainings.by_contrast(runs), trainings.lengths())
             curves.savefig(disk.figures() / f"losses_{PRESET}.png", dpi=100)
             cases = {case_of(runs[name]): runs[name] for name in ("mini_l2", "mini_l0")}
             write(table(cases, PRESET, also=(0.2,)), disk.figures() / f"ablations_{PRESET}.csv")

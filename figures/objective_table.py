@@ -11,15 +11,14 @@ from cases import Case, found
 from frozen import FrozenMark
 
 from nbkit import disk
-from nbkit.forecast.fisher import SETS as FISHER_SETS
 from nbkit.forecast.fisher import UNMARKED, ingredients, standard
-from nbkit.mark.classical import UnitMark, labelled_classical
+from nbkit.mark.classical import UnitMark, classical_marks
 from nbkit.measure.measure import measured
 from nbkit.train.launch import run_name
 from nbkit.train.run import load_run
 from nbkit.train.train import train
 from nbkit.universe.cosmology import QUIJOTE_NAMES
-from nbkit.universe.suite import PRESETS, suite
+from nbkit.universe.suite import FIDUCIAL_SETS, PRESETS, suite
 
 KMAX = (0.2, 0.3)
 # Fiducial boxes and pairs that judge marks, over those of a preset: some differences are of a few per cent.
@@ -92,12 +91,12 @@ def table(trainings, preset, **options):
             f"{len(missing)} of {len(trainings)} trainings of preset {preset!r} are missing or unfinished; "
             f"`{missing[0].command(preset)}` makes the first, `python figures/objectives.py` all."
         )
-    near, prior = suite(judges(preset), sets=FISHER_SETS), suite(preset, sets=("BSQ", "latin_hypercube"))
+    near, prior = suite(judges(preset), sets=FIDUCIAL_SETS), suite(preset, sets=("BSQ", "latin_hypercube"))
     around = {name: near[name] for name in near}
     simulations, rows = around | {name: prior[name] for name in prior}, []
     for kmax in KMAX:
         best = best_classical(around, kmax)
-        classical = {label: labelled_classical()[label] for label in dict.fromkeys(best.values())}
+        classical = {label: classical_marks()[label] for label in dict.fromkeys(best.values())}
         frozen = {label: FrozenMark(str(run.folder)) for label, run in runs.items()}
         marks = classical | {label: run.mark for label, run in runs.items()}
         result = evaluation(measured(simulations, marks, progress=False), kmax, **options)
@@ -114,8 +113,8 @@ def table(trainings, preset, **options):
 
 def best_classical(simulations, kmax):
     """{"Om": label, "s8": label} of the classical marks with the smallest marginalised errors."""
-    spectra = measured(simulations, labelled_classical(), progress=False)
-    sigma = {label: standard(ingredients(spectra, label, kmax)).sigma() for label in labelled_classical()}
+    spectra = measured(simulations, classical_marks(), progress=False)
+    sigma = {label: standard(ingredients(spectra, label, kmax)).sigma() for label in classical_marks()}
     rows = {name: QUIJOTE_NAMES.index(name) for name in ("Om", "s8")}
     return {name: min(sigma, key=lambda label, i=i: sigma[label][i]) for name, i in rows.items()}
 

@@ -13,8 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from objective_table import planned, table, write
 
 from nbkit.disk import figures
-from nbkit.train.neighbourhood import SETS
-from nbkit.universe.suite import PRESETS, suite
+from nbkit.universe.suite import FIDUCIAL_SETS, PRESETS, suite
 
 JOBS = 2  # trainings at a time, which share the cores
 
@@ -28,7 +27,7 @@ def train(command):
 
 if __name__ == "__main__":
     (figures().parent / "runs").mkdir(exist_ok=True)
-    suite(PRESETS["demo"].near, sets=SETS)  # made once, before several processes ask for it
+    suite(PRESETS["demo"].near, sets=FIDUCIAL_SETS)  # made once, before several processes ask for it
     with ThreadPoolExecutor(JOBS) as pool:
         list(pool.map(train, [each.command("demo") for each in planned() if each.run("demo") is None]))
     write(table(planned(), "demo"), figures() / "objectives_demo.csv")

@@ -15,16 +15,16 @@ from objective_table import best_classical, judges
 from nbkit import ClassicalMark
 from nbkit.disk import figures
 from nbkit.forecast.bootstrap import resampled, resamples
-from nbkit.forecast.fisher import SETS, ingredients
+from nbkit.forecast.fisher import ingredients
 from nbkit.mark.additive import DENSITY, channels_of
-from nbkit.mark.classical import labelled_classical
+from nbkit.mark.classical import classical_marks
 from nbkit.measure.measure import measured
 from nbkit.train.neighbourhood import Neighbourhood
 from nbkit.train.processes import Processes, chosen_device
 from nbkit.train.search import SCALES, best_function
 from nbkit.train.train_information import INFORMATION, WANTED
 from nbkit.universe.cosmology import QUIJOTE_NAMES
-from nbkit.universe.suite import PRESETS, suite
+from nbkit.universe.suite import FIDUCIAL_SETS, PRESETS, suite
 
 PRESET, KMAX = "demo", 0.3
 WIDE = 10.0  # second filter of each invariant [Mpc/h]
@@ -47,7 +47,7 @@ class TaperedMark:
 
 def functions():
     """{label: AdditiveMark} found on boxes that judge nothing."""
-    near = suite(PRESETS[PRESET].near, sets=SETS)
+    near = suite(PRESETS[PRESET].near, sets=FIDUCIAL_SETS)
     data = Neighbourhood(near, KMAX, INFORMATION.validation, 0, Processes(chosen_device("cpu")))
     plain = [channels_of(2, R) for R in SCALES]
     choices = {PLAIN: plain}
@@ -58,10 +58,10 @@ def functions():
 
 def main():
     """Find, judge, write."""
-    found, boxes = functions(), suite(judges(PRESET), sets=SETS)
-    boxes = {name: boxes[name] for name in SETS}
+    found, boxes = functions(), suite(judges(PRESET), sets=FIDUCIAL_SETS)
+    boxes = {name: boxes[name] for name in FIDUCIAL_SETS}
     rivals = set(best_classical(boxes, KMAX).values())
-    classical = {label: labelled_classical()[label] for label in sorted(rivals)}
+    classical = {label: classical_marks()[label] for label in sorted(rivals)}
     tapered = {f"{label}, tapered": TaperedMark(mark.p, mark.delta_s) for label, mark in classical.items()}
     spectra = measured(boxes, found | classical | tapered)
     given = {label: ingredients(spectra, label, KMAX) for label in found | classical | tapered}

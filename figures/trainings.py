@@ -11,11 +11,10 @@ from frozen import info_nce_of
 
 from nbkit import disk
 from nbkit.forecast.bootstrap import interval, resampled, resamples
-from nbkit.forecast.fisher import SETS as FISHER_SETS
 from nbkit.forecast.fisher import UNMARKED, ingredients
 from nbkit.look import latent
 from nbkit.look.introspection import errors_grown, suite_means, variants
-from nbkit.mark.classical import UnitMark, labelled_classical
+from nbkit.mark.classical import UnitMark, classical_marks
 from nbkit.measure.bundled import suite_spectra
 from nbkit.mesh.threads import one_thread
 from nbkit.recover.recovered import recovered
@@ -24,6 +23,7 @@ from nbkit.train.run import load_run
 from nbkit.train.shipped import run_folder
 from nbkit.universe.cosmology import QUIJOTE_NAMES
 from nbkit.universe.farm import farm
+from nbkit.universe.suite import FIDUCIAL_SETS
 
 PRESET = "mini"
 KMAX = (0.2, 0.3)
@@ -86,7 +86,7 @@ def shipped():
 
 def all_marks(runs):
     """{label: mark}: the 48 classical marks, and those of the trainings."""
-    return labelled_classical() | {name: run.mark for name, run in runs.items()}
+    return classical_marks() | {name: run.mark for name, run in runs.items()}
 
 
 def by_contrast(runs):
@@ -120,7 +120,7 @@ def results(runs, resampling=200, repeats=1, seed=0):
     resampling, repeats : resamples behind a forecast's interval, and regressors a mark.
     """
     marks = all_marks(runs)
-    around = suite_spectra(PRESET, FISHER_SETS, marks)
+    around = suite_spectra(PRESET, FIDUCIAL_SETS, marks)
     test = suite_spectra(PRESET, ("latin_hypercube",), marks)["latin_hypercube"]
     found = {f"info_nce_search_{name}": entry for name, entry in _searches().items()}
     found |= _losses(runs, {"M = 1": UnitMark()} | {label: marks[label] for label in OVER_BSQ})
@@ -155,7 +155,7 @@ def _entry(value, low, high):
 
 
 def _forecasts(spectra, kmax, resampling, seed):
-    classical = tuple(labelled_classical())
+    classical = tuple(classical_marks())
     given = {label: ingredients(spectra, label, kmax) for label in (UNMARKED, *classical, *TRAININGS)}
     weights = resamples(given[UNMARKED].n_s, given[UNMARKED].pairs, resampling, seed)
     forecast = {label: resampled(each, weights) for label, each in given.items()}
@@ -191,7 +191,7 @@ def _forecasts(spectra, kmax, resampling, seed):
 
 def _recovered(test, marks, kmax, repeats, seed):
     """As the paper: regressors are trained on four fifths of the Latin hypercube and tested on the last, in turn."""
-    classical = tuple(labelled_classical())
+    classical = tuple(classical_marks())
     with one_thread():
         found = recovered(test, marks, repeats=repeats, seed=seed)
     out = {}
@@ -235,7 +235,7 @@ def _latent(run, test, name):
 
 def _channels(mark, name):
     marks = variants(mark, suite_means(mark, PRESET))
-    spectra = suite_spectra(PRESET, FISHER_SETS, marks)
+    spectra = suite_spectra(PRESET, FIDUCIAL_SETS, marks)
     out = {}
     for kmax in KMAX:
         grown = errors_grown(spectra, [label for label in marks if label != "all"], kmax)

@@ -2,12 +2,32 @@
 
 Shapes, everywhere: `...` any batch axes, `n` cells along a side of the grid, `b` bins of k, `s` distinct |k|,
 `9` = (l, m) channels of l = 0, 1, 2. Lengths in Mpc/h, wavenumbers in h/Mpc, power in (Mpc/h)^3.
+
+Some verbs share the name of their room: `nbkit.measure` is the function, `from nbkit.measure.bundled import ...` finds
+the room.
 """
 
 from nbkit.mark.classical import ClassicalMark, classical_marks
 from nbkit.mark.learned import LearnedMark, load_mark
+from nbkit.measure import measure
 from nbkit.mesh.grid import Grid
 from nbkit.mesh.spectra import Spectra, marked_field, spectra
+from nbkit.notebook import notebook
+from nbkit.train import load
+from nbkit.universe import suite
 
 __version__ = "0.1.0"
-__all__ = ["ClassicalMark", "Grid", "LearnedMark", "Spectra", "classical_marks", "load_mark", "marked_field", "spectra"]
+__all__ = [
+    "ClassicalMark",
+    "Grid",
+    "LearnedMark",
+    "Spectra",
+    "classical_marks",
+    "load",
+    "load_mark",
+    "marked_field",
+    "measure",
+    "notebook",
+    "spectra",
+    "suite",
+]

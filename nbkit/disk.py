@@ -1,5 +1,6 @@
-"""Where things are kept: never a matter of the working directory."""
+"""Where things are kept, the one atomic write, the one cache."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -64,3 +65,26 @@ def read_tensors(path, device="cpu"):
     if about is None:
         raise ValueError(f"{path} is a safetensors file, but not a checkpoint of nbkit.")
     return tensors, json.loads(about)
+
+
+def kept(kind, key, make, device="cpu"):
+    """What make() gives, tensors by name: read if it was made before with the same key, by this machine or for the kit.
+
+    Parameters
+    ----------
+    kind : folder in `runs()`, and in what comes with the kit.
+    key : all that decides the value, for JSON: what the simulations are (their fingerprints), what the marks are (their
+        identities), the settings, and a version of the code that makes it.
+    make : called without arguments if there is nothing yet.
+    device : where the tensors are wanted.
+    """
+    key = json.loads(json.dumps(key))
+    name = f"{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]}.safetensors"
+    path = next((path for path in (runs() / kind / name, BUNDLED / kind / name) if path.exists()), None)
+    if path is None:
+        path = runs() / kind / name
+        write_tensors(path, make(), key)
+    tensors, about = read_tensors(path, device)
+    if about != key:
+        raise ValueError(f"{path} holds something else than its name says; delete it and run again.")
+    return tensors

@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from nbkit.disk import figures
-from nbkit.forecast.fisher import SETS, UNMARKED, ingredients, standard
-from nbkit.mark.classical import labelled_classical
+from nbkit.forecast.fisher import UNMARKED, ingredients, standard
+from nbkit.mark.classical import classical_marks
 from nbkit.measure.bundled import suite_spectra
 from nbkit.mesh.grid import Grid
 from nbkit.train.run import load_run
 from nbkit.train.shipped import run_folder, shipped_runs
 from nbkit.universe.cosmology import QUIJOTE_NAMES
+from nbkit.universe.suite import FIDUCIAL_SETS
 
 MARKS = json.loads((Path(__file__).parent / "numbers.json").read_text())["marks"]
 RESULTS = json.loads((figures() / "results.json").read_text())
@@ -47,21 +48,20 @@ def test_bundled_marks_give_the_same_field(name, box):
 
 @pytest.fixture(scope="module")
 def spectra():
-    marks = labelled_classical() | {name: load_run(run_folder(name)).mark for name in TRAINED}
-    return suite_spectra("mini", SETS, marks)
+    marks = classical_marks() | {name: load_run(run_folder(name)).mark for name in TRAINED}
+    return suite_spectra("mini", FIDUCIAL_SETS, marks)
 
 
 @pytest.mark.parametrize("kmax", [0.2, 0.3])
 def test_forecasts_are_those_of_the_results(kmax, spectra):
     sigma = {
-        label: standard(ingredients(spectra, label, kmax)).sigma()
-        for label in (UNMARKED, *TRAINED, *labelled_classical())
+        label: standard(ingredients(spectra, label, kmax)).sigma() for label in (UNMARKED, *TRAINED, *classical_marks())
     }
     for parameter in ("Om", "s8"):
         i, end = QUIJOTE_NAMES.index(parameter), f"{parameter}_k{kmax:g}"
         for label in (UNMARKED, *TRAINED):
             assert sigma[label][i] == pytest.approx(RESULTS[f"sigma_{label}_{end}"]["value"], rel=1e-3)
-        rival = min(labelled_classical(), key=lambda label, i=i: sigma[label][i])
+        rival = min(classical_marks(), key=lambda label, i=i: sigma[label][i])
         assert rival == RESULTS[f"best48_{end}"]["value"]
         best = sigma[rival][i] / sigma[f"mini_i{10 * kmax:.0f}"][i]
         assert best == pytest.approx(RESULTS[f"sigma_best48_over_information_{end}"]["value"], rel=1e-3)

@@ -11,10 +11,9 @@ import numpy as np
 
 from nbkit.forecast.covariance import hartlap, inverse
 from nbkit.universe.cosmology import QUIJOTE_NAMES, STEPS
-from nbkit.universe.suite import DERIVATIVES
+from nbkit.universe.suite import DERIVATIVES, FIDUCIAL_SETS
 
-# The sets a forecast needs, and the label of the unmarked power spectrum among the marks.
-SETS = ("fiducial", *DERIVATIVES)
+# The label of the unmarked power spectrum among the marks.
 UNMARKED = "P_dd"
 
 
@@ -134,13 +133,14 @@ def ingredients(spectra_by_set, label, kmax=None):
 
     Parameters
     ----------
-    spectra_by_set : {"fiducial": Measured, "Om_p": Measured, ...}, as `measured` gives them for the names in `SETS`.
+    spectra_by_set : {"fiducial": Measured, "Om_p": Measured, ...}, for all of `FIDUCIAL_SETS`.
     label : of a mark among them.
     kmax : largest k [h/Mpc]; default all bins.
     """
-    if missing := [name for name in SETS if name not in spectra_by_set]:
-        raise ValueError(f"The sets {', '.join(missing)} are missing; a forecast needs {', '.join(SETS)}.")
-    cut = {name: each if kmax is None else each.cut(kmax) for name, each in spectra_by_set.items() if name in SETS}
+    if missing := [name for name in FIDUCIAL_SETS if name not in spectra_by_set]:
+        raise ValueError(f"The sets {', '.join(missing)} are missing; a forecast needs {', '.join(FIDUCIAL_SETS)}.")
+    wanted = {name: spectra_by_set[name] for name in FIDUCIAL_SETS}
+    cut = {name: each if kmax is None else each.cut(kmax) for name, each in wanted.items()}
     seeds = [np.asarray(cut[name].seeds) for name in DERIVATIVES]
     common = seeds[0][np.all([np.isin(seeds[0], other) for other in seeds[1:]], axis=0)]
     if len(common) < 2:

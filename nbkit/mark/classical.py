@@ -73,9 +73,9 @@ def smoothing_kernel(smoothing, R, grid, like):
 
 
 def classical_marks():
-    """The 48 marks of the paper's comparison: p = +-1, 1.5, 2, 2.5 and delta_s = 0, 0.1, ... 0.5 at R = 10 Mpc/h."""
-    exponents = (-2.5, -2.0, -1.5, -1.0, 1.0, 1.5, 2.0, 2.5)
-    return [ClassicalMark(p, delta_s) for p in exponents for delta_s in (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)]
+    """{label: mark} of the paper's 48: p = +-1, 1.5, 2, 2.5 and delta_s = 0, 0.1, ... 0.5, R = 10 Mpc/h."""
+    exponents, saturations = (-2.5, -2.0, -1.5, -1.0, 1.0, 1.5, 2.0, 2.5), (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
+    return {f"p={p:g} ds={delta_s:g}": ClassicalMark(p, delta_s) for p in exponents for delta_s in saturations}
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,3 @@ class UnitMark:
     def __call__(self, delta, grid):
         """Ones of the shape of delta."""
         return torch.ones_like(grid.checked(delta))
-
-
-def labelled_classical():
-    """{label: mark} of the paper's 48 classical marks."""
-    return {f"p={mark.p:g} ds={mark.delta_s:g}": mark for mark in classical_marks()}

@@ -7,11 +7,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from nbkit.train.neighbourhood import SETS
 from nbkit.train.recipe import RECIPES, default_recipe, recipe_named
 from nbkit.train.train import train
 from nbkit.train.train_information import INFORMATION, STARTS, train_information
-from nbkit.universe.suite import PRESETS, suite
+from nbkit.universe.suite import FIDUCIAL_SETS, PRESETS, suite
 
 OBJECTIVES = ("contrast", "information")
 
@@ -100,7 +99,7 @@ def main(line=None):
     asked = vars(arguments(line))
     contrast = asked.pop("objective") == "contrast"
     preset = PRESETS[asked.pop("preset")]
-    source = {"sets": ("BSQ",) if contrast else SETS, "data_root": asked.pop("data_root")}
+    source = {"sets": ("BSQ",) if contrast else FIDUCIAL_SETS, "data_root": asked.pop("data_root")}
     sets = suite(preset if contrast else preset.near, **source)
     if contrast:
         recipe = recipe_named(asked.pop("recipe") or default_recipe(preset.grid))

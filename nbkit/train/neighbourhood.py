@@ -17,9 +17,8 @@ from nbkit.train.fields import Fields
 from nbkit.train.objective import micro_batch, slices
 from nbkit.universe.cosmology import PARAMETERS
 from nbkit.universe.store import fingerprint
-from nbkit.universe.suite import DERIVATIVES
+from nbkit.universe.suite import DERIVATIVES, FIDUCIAL_SETS
 
-SETS = ("fiducial", *DERIVATIVES)
 # Divisions into halves behind a loss that is reported; a step makes do with fewer.
 REPORTED_SPLITS = 10
 # Boxes whose mean mark is taken off.
@@ -30,13 +29,13 @@ class Joined:
     """Several sets of simulations as one: the fiducial ones first, then all of Om_p, Om_m, ... s8_m."""
 
     def __init__(self, sets):
-        self.grid, self._sets = sets["fiducial"].grid, [sets[name] for name in SETS]
+        self.grid, self._sets = sets["fiducial"].grid, [sets[name] for name in FIDUCIAL_SETS]
         self.fiducial, self.pairs = len(self._sets[0]), len(self._sets[1])
-        for name, each in zip(SETS[1:], self._sets[1:], strict=True):
+        for name, each in zip(FIDUCIAL_SETS[1:], self._sets[1:], strict=True):
             same = getattr(each, "seeds", None), getattr(self._sets[1], "seeds", None)
             if len(each) != self.pairs or (same[0] is not None and (same[0] != same[1]).any()):
                 raise ValueError(
-                    f"{name} has other seeds than {SETS[1]}; derivatives need the same in all ten sets: call "
+                    f"{name} has other seeds than {FIDUCIAL_SETS[1]}; derivatives need the same in all ten sets: call "
                     "suite(preset) to finish them."
                 )
 

@@ -21,6 +21,8 @@ from nbkit.universe.writer import Writer, room_for
 
 DERIVATIVES = tuple(derivative_thetas())
 SETS = ("BSQ", "latin_hypercube", "fiducial", *DERIVATIVES)
+# What a forecast needs, and a training on information: the fiducial point and one step around it.
+FIDUCIAL_SETS = ("fiducial", *DERIVATIVES)
 # Ranges of a million seeds that never meet; the derivative sets share theirs, so that their phases are the same.
 FIRST_SEED = {"fiducial": 0, "latin_hypercube": 1_000_000, "BSQ": 2_000_000, **dict.fromkeys(DERIVATIVES, 3_000_000)}
 

@@ -14,13 +14,13 @@ from results_table import BEGIN, END, ROWS, SINGLE, with_table
 from trainings import PARAMETERS, TRAININGS, shipped
 
 from nbkit import ClassicalMark, disk
-from nbkit.forecast.fisher import SETS, UNMARKED, ingredients, standard
+from nbkit.forecast.fisher import UNMARKED, ingredients, standard
 from nbkit.mark.additive import NODES
 from nbkit.measure.bundled import archived
 from nbkit.measure.cross import spectra_of
 from nbkit.measure.measure import _Pass
 from nbkit.train import launch
-from nbkit.universe.suite import PRESETS, contents
+from nbkit.universe.suite import FIDUCIAL_SETS, PRESETS, contents
 
 FIGURES = disk.figures() / "results.json"
 MARKS = ("contrast", "contrast_more", "information")
@@ -80,7 +80,7 @@ def test_simulations_made_again_have_the_shipped_spectra(name):
 def test_figures_are_those_of_the_shipped_spectra():
     found = json.loads(FIGURES.read_text())
     marks = {label: run.mark for label, run in shipped().items()}
-    spectra = archived(trainings.PRESET).measured(SETS, marks)
+    spectra = archived(trainings.PRESET).measured(FIDUCIAL_SETS, marks)
     for kmax in trainings.KMAX:
         for label in (UNMARKED, "mini_i2", "mini_l2"):
             sigma = standard(ingredients(spectra, label, kmax)).sigma()

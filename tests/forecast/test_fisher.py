@@ -11,7 +11,6 @@ from nbkit import ClassicalMark, marked_field, spectra
 from nbkit.forecast.covariance import hartlap, inverse, weighted_hartlap
 from nbkit.forecast.fisher import (
     ESTIMATORS,
-    SETS,
     UNMARKED,
     Ingredients,
     combined,
@@ -23,6 +22,7 @@ from nbkit.forecast.fisher import (
 )
 from nbkit.measure.measure import Measured
 from nbkit.universe.cosmology import FIDUCIAL, QUIJOTE_NAMES, STEPS
+from nbkit.universe.suite import FIDUCIAL_SETS
 
 
 @pytest.fixture
@@ -244,7 +244,7 @@ def test_ingredients_match_seeds_and_cut_k():
     rng = np.random.default_rng(0)
     slope = np.arange(1.0, 6.0)
     sets = {"fiducial": fake_spectra(rng, range(40), 0.0)}
-    for i, name in enumerate(SETS[1:]):
+    for i, name in enumerate(FIDUCIAL_SETS[1:]):
         sign = 1 if name.endswith("_p") else -1
         seeds = rng.permutation(np.arange(100, 112))
         spectra = fake_spectra(rng, seeds, 0.0)
@@ -273,13 +273,13 @@ def test_ingredients_match_seeds_and_cut_k():
 
 def test_what_a_mark_was_trained_on_does_not_judge_it():
     rng = np.random.default_rng(0)
-    sets = {name: fake_spectra(rng, range(10), 0.0) for name in SETS}
+    sets = {name: fake_spectra(rng, range(10), 0.0) for name in FIDUCIAL_SETS}
     contrast = SimpleNamespace(settings={})
     assert all(new is sets[name] for name, new in unseen(sets, contrast).items())
     on_information = SimpleNamespace(settings={"seeds": {"fiducial": [100, 200], "derivatives": [4, 7]}})
     kept = unseen(sets, on_information)
     assert kept["fiducial"] is sets["fiducial"]
-    for name in SETS[1:]:
+    for name in FIDUCIAL_SETS[1:]:
         assert kept[name].seeds.tolist() == [0, 1, 2, 3, 8, 9]
         np.testing.assert_array_equal(kept[name]["mark"], sets[name]["mark"][[0, 1, 2, 3, 8, 9]])
     assert ingredients(kept, "mark").pairs == 6

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from nbkit import ClassicalMark, LearnedMark, marked_field, spectra
-from nbkit.forecast.fisher import SETS
 from nbkit.look import introspection
 from nbkit.look.nearest import field_explained, nearest_classical, on_scale_of, r_squared
 from nbkit.measure.measure import Measured
@@ -13,6 +12,7 @@ from nbkit.show import introspection as introspection_plots
 from nbkit.show import plots
 from nbkit.train.shipped import shipped_runs
 from nbkit.universe.cosmology import QUIJOTE_NAMES
+from nbkit.universe.suite import FIDUCIAL_SETS
 
 
 def busy_mark(grid, l_max=2):
@@ -145,7 +145,7 @@ def test_information_lost_is_seen_and_none_is_invented():
             noise.reshape(N, -1)[:, parameter] += 2 * sign
         return Measured(np.arange(1, b + 1) / 10, np.ones(b), None, seeds, P_dd, {"all": good, "worse": noise})
 
-    measured = {name: made_up(name, 400 if name == "fiducial" else 50) for name in SETS}
+    measured = {name: made_up(name, 400 if name == "fiducial" else 50) for name in FIDUCIAL_SETS}
     grown = introspection.errors_grown(measured, ("all", "worse"), kmax=0.35, count=40)
     np.testing.assert_array_equal(grown["all"].value, 1)
     np.testing.assert_array_equal(grown["all"].high, grown["all"].low)

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from nbkit import ClassicalMark, LearnedMark, disk
-from nbkit.mark.classical import labelled_classical
+from nbkit.mark.classical import classical_marks
 from nbkit.mark.settings import identity
 from nbkit.measure.measure import measured
 from nbkit.mesh.grid import Grid
@@ -108,7 +108,7 @@ def test_identity_follows_settings_and_weights():
     assert identity(one) == identity(other)
     with torch.no_grad():
         other.responses.bias += 1e-6
-    marks = [one, other, LearnedMark(TINY.grid, cross=False), *labelled_classical().values()]
+    marks = [one, other, LearnedMark(TINY.grid, cross=False), *classical_marks().values()]
     assert len({identity(mark) for mark in marks}) == len(marks) == 51
 
 

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from nbkit.mark.classical import labelled_classical
+from nbkit.mark.classical import classical_marks
 from nbkit.recover.posterior import Coverage
 from nbkit.recover.regression import Recovery
 from nbkit.show import recovery as recovery_plots
@@ -24,7 +24,7 @@ def closed():
 def found(count=60, train=100, seed=0):
     """Predictions whose scatter differs from mark to mark, for the classical marks, P_dd and a learned one."""
     rng = np.random.default_rng(seed)
-    labels = ("P_dd alone", *labelled_classical(), "learned")
+    labels = ("P_dd alone", *classical_marks(), "learned")
     low, high = PRIOR_LATIN_HYPERCUBE.T
     theta = low + rng.random((count, 5)) * (high - low)
     scatter = np.linspace(0.1, 0.3, len(labels))[:, None, None, None] * (high - low)
@@ -37,7 +37,7 @@ def texts(ax):
 
 
 def test_cells_of_the_ratio_map_are_hatched_where_nothing_is_shown():
-    recovery, marks = found(), labelled_classical()
+    recovery, marks = found(), classical_marks()
     figure = recovery_plots.ratio_maps(recovery, marks, over="learned")
     for ax, i in zip(figure.axes, (0, 4), strict=False):
         ratios = [recovery.ratio(label, "learned")[:, i] for label in marks]
@@ -48,7 +48,7 @@ def test_cells_of_the_ratio_map_are_hatched_where_nothing_is_shown():
 
 
 def test_mse_map_has_a_cell_for_every_mark():
-    recovery, marks = found(), labelled_classical()
+    recovery, marks = found(), classical_marks()
     figure = recovery_plots.mse_maps(recovery, marks)
     said = texts(figure.axes[1])
     assert len(said) == 48
