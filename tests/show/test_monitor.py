@@ -5,6 +5,7 @@ import csv
 from dataclasses import replace
 from math import log
 
+import losses
 import matplotlib.pyplot as plt
 import pytest
 import trainings
@@ -14,7 +15,8 @@ from training_process import RECIPE
 from nbkit import LearnedMark, disk
 from nbkit.mark.classical import UnitMark
 from nbkit.show import training as monitor
-from nbkit.train import launch, train
+from nbkit.train import launch
+from nbkit.train.train import train
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,7 @@ def test_losses_show_chance_perfection_and_references(runs):
 def test_curves_show_searches_the_heads_and_then_the_mark_from_its_start_on():
     run, of = trainings.shipped()["mini_c2"], ("value", "low", "high")
     searched = {40: dict.fromkeys(of, 2.7), 120: dict(zip(of, (2.6, 2.5, 2.65), strict=True))}
-    figure = monitor.curves({"other": run, "one": run}, {"one": searched})
+    figure = losses.curves({"other": run, "one": run}, {"one": searched})
     ends, heads, own = (ax.get_lines()[-1] for ax in figure.axes)
     assert ends.get_xydata().tolist() == [[40, 2.7], [120, 2.6]] and ends.get_color() == own.get_color()
     heads, own = heads.get_ydata(), own.get_ydata()
@@ -88,7 +90,7 @@ def test_stored_comparison_of_recipes_is_drawn_whole():
     with path.open(newline="") as file:
         names = {row["recipe"] for row in csv.DictReader(file)}
     assert {"paper", "tuned"} <= names
-    figure = monitor.recipes(path)
+    figure = losses.recipes(path)
     assert {line.get_label() for line in figure.axes[0].get_lines()} == names
     plt.close(figure)
 

@@ -478,9 +478,7 @@ def test_cosine_schedule():
 def test_files_are_replaced_whole(tmp_path, monkeypatch):
     path = tmp_path / "a.safetensors"
     write_tensors(path, {"x": torch.arange(3)}, {"epoch": 1})
-    monkeypatch.setattr(
-        "nbkit.train.checkpoint.os.fsync", lambda _: (_ for _ in ()).throw(OSError("No space left on device"))
-    )
+    monkeypatch.setattr("nbkit.disk.os.fsync", lambda _: (_ for _ in ()).throw(OSError("No space left on device")))
     with pytest.raises(OSError, match="No space left"):
         write_atomically(path, b"half")
     tensors, about = read_tensors(path)
