@@ -1,6 +1,8 @@
 """One process or many: what `torchrun` set up, and the few sums that processes share."""
 
 import os
+import subprocess
+import sys
 
 import torch
 from torch import distributed
@@ -61,9 +63,32 @@ class Processes:
         if self.size > 1:
             distributed.barrier()
 
-    def wrapped(self, module):
-        """The module with gradients averaged over processes."""
-        if self.size == 1 or not any(p.requires_grad for p in module.parameters()):
-            return module
-        ids = [self.device.index] if self.device.type == "cuda" else None
-        return torch.nn.parallel.DistributedDataParallel(module, device_ids=ids)
+    def sum_gradients(self, parameters):
+        """Sum the gradients of parameters over all processes; those without one count as zero."""
+        if self.size > 1:
+            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+            total = self.summed(torch.cat([g.flatten() for g in gradients]))
+            for p, whole in zip(parameters, total.split([p.numel() for p in parameters]), strict=True):
+                p.grad = whole.view_as(p)
+
+
+def follow(words, processes, folder):
+    """Train with `torchrun` in several processes of this machine; yield the lines of their log as they come.
+
+    Parameters
+    ----------
+    words : command line of the training, see `nbkit.train.training.parser`.
+    processes : how many: GPUs, or CPUs to share each batch.
+    folder : of the run, where log.txt is kept.
+    """
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "log.txt"
+    command += ["-m", "nbkit.train", *words, f"--folder={folder}"]
+    with log.open("w") as file, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True) as started:
+        for line in started.stdout:
+            file.write(line)
+            yield line.rstrip()
+    if started.returncode:
+        last = log.read_text().strip().splitlines()[-15:]
+        raise RuntimeError(f"The training ended with code {started.returncode}; the end of {log}:\n" + "\n".join(last))

@@ -1,0 +1,276 @@
+"""One description of a training: all that tells one run from another. Its name, its command line, the parameters of
+notebook 03 and the cases of every study are made from these fields; recipes hold the numbers of tables 1 and 2."""
+
+import argparse
+import json
+from dataclasses import asdict, dataclass, field, fields, replace
+from hashlib import sha256
+from math import cos, isfinite, pi
+from pathlib import Path
+
+from nbkit.train.negatives import Negatives
+from nbkit.universe.cosmology import PARAMETERS
+from nbkit.universe.suite import FIDUCIAL_SETS, PRESETS, suite
+
+SCHEDULES = ("plateau", "cosine")
+STARTS = ("unit", "classical", "function")
+OBJECTIVES = ("contrast", "information")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train; the defaults are the paper's.
+
+    Parameters
+    ----------
+    batch : anchors of one optimiser step, over all processes; on information, boxes of one step.
+    learning_rate, weight_decay, clip : of AdamW, and the largest norm of the gradient.
+    mark_decay : weight decay of the mark; None takes `weight_decay`.
+    mark_rate, theta_rate : multiply the learning rate of the mark and, in stage two, of the theta head.
+    schedule : "plateau" multiplies the rate by `gamma` after `plateau_patience` epochs without progress, down to
+        `floor`; "cosine" rises over `warmup` of the steps and falls to 0 at the last of `epochs`.
+    patience, min_delta : epochs without a gain of `min_delta` in validation loss before a stage ends.
+    validation : fraction of the simulations held out.
+    pretrain_epochs, epochs : most epochs of stage one and of stage two.
+    head_epochs : epochs between them, in which the heads alone learn to read the mark that training starts from.
+    pretrain_batch, pretrain_rate : batch and learning rate of stage one and of those.
+    temperature, width, dimension : tau of the score, hidden width of the projectors, dimension D of the embeddings.
+    negatives : counts and scales of the candidates.
+    start : where the mark starts, unless the `Training` says something else: see there.
+    kick : scatter of the output layer of h_0 at the start "unit". 0 is M = 1 to the last bit, where a marked summary is
+        the same for all simulations and the mark hears little but noise; a little lets it learn from the first step.
+    standardise : show the heads summaries of about zero mean and unit scatter instead of raw ones.
+    newest : share of the newest batch in the running mean and scatter of S_M, at the full learning rate. It falls with
+        the rate: a batch's mean is noise to heads that have become sharp, and heads that hardly learn cannot follow it.
+    keep_metric : start stage two from the metric of stage one instead of the identity.
+    """
+
+    batch: int = 16
+    learning_rate: float = 5e-4
+    weight_decay: float = 1e-4
+    mark_decay: float | None = None
+    clip: float = 10.0
+    mark_rate: float = 2.0
+    theta_rate: float = 0.25
+    schedule: str = "plateau"
+    gamma: float = 0.5
+    plateau_patience: int = 8
+    floor: float = 1e-7
+    warmup: float = 0.05
+    patience: int = 20
+    min_delta: float = 1e-5
+    validation: float = 0.15
+    pretrain_epochs: int = 200
+    head_epochs: int = 0
+    epochs: int = 700
+    pretrain_batch: int = 16
+    pretrain_rate: float = 5e-4
+    temperature: float = 0.05
+    width: int = 64
+    dimension: int = 16
+    negatives: Negatives = field(default_factory=Negatives)
+    start: str = "unit"
+    kick: float = 0.0
+    standardise: bool = False
+    newest: float = 0.2
+    keep_metric: bool = False
+
+    def __post_init__(self):
+        if isinstance(self.negatives, dict):  # as read back from JSON
+            object.__setattr__(self, "negatives", Negatives(**self.negatives))
+        _require(self.schedule in SCHEDULES, "schedule", self.schedule, f"allowed are {', '.join(SCHEDULES)}")
+        _require(self.start in STARTS, "start", self.start, f"allowed are {', '.join(STARTS)}")
+        for name in ("batch", "pretrain_batch", "epochs", "width", "dimension", "patience"):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and value >= 1
+            _require(whole, name, value, "it must be a whole number of at least 1")
+        for name in ("learning_rate", "pretrain_rate", "clip", "temperature", "mark_rate", "theta_rate"):
+            _require(getattr(self, name) > 0, name, getattr(self, name), "it must be positive")
+        for name in ("validation", "gamma"):
+            _require(0 < getattr(self, name) < 1, name, getattr(self, name), "it must lie between 0 and 1")
+
+
+# A few thousand simulations are few: ten times the rate, a start a little beside M = 1, heads that see standardised
+# summaries and decay, and a schedule that ends with a budget known beforehand; figures/recipes.py has the measurements.
+TUNED = Recipe(
+    learning_rate=5e-3,
+    pretrain_rate=5e-3,
+    weight_decay=0.2,
+    mark_decay=1e-4,
+    mark_rate=1.0,
+    theta_rate=1.0,
+    schedule="cosine",
+    patience=1000,
+    pretrain_epochs=9,
+    epochs=8,
+    kick=0.1,
+    standardise=True,
+    keep_metric=True,
+)
+# Where a pass over the simulations is dear, it is not spent on heads, nor on finding out where to go: the best sum of
+# functions is found from cross spectra, heads learn to read it from summaries made once, and then the mark moves with
+# small steps.
+WARM = replace(
+    TUNED,
+    pretrain_epochs=30,
+    head_epochs=120,
+    epochs=5,
+    start="function",
+    newest=0.05,
+    learning_rate=3e-4,
+    mark_rate=2.0,
+)
+INFORMATION = Recipe(
+    batch=300,
+    learning_rate=2e-3,
+    weight_decay=1e-4,
+    clip=1.0,
+    schedule="cosine",
+    validation=1 / 3,
+    epochs=8,
+    patience=1000,
+    start="function",
+)
+RECIPES = {"paper": Recipe(), "tuned": TUNED, "warm": WARM, "information": INFORMATION}
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training of a mark; every value is a plain word or number.
+
+    Parameters
+    ----------
+    preset : of the simulations: demo, mini, mini_more or quijote
+    objective : contrast over the prior, or information at the fiducial point
+    kmax : largest k of the spectra [h/Mpc]
+    l_max : multipoles the mark sees: 0, 1 or 2
+    radial : form of the radial profiles: fourier or gaussians
+    shared : one centre r0 and width for every l, as the paper's text says
+    r0 : where the band-pass of every l starts, in units of k_Nyq; 0 for the defaults
+    residual : of contrast: reward only what the mark adds to P_dd
+    cross : the mark has the cross term h_x(E0, E2, I3)
+    start : unit (M = 1), classical (p = 2, delta_s = 0), function (the best sum of functions of the invariants), a
+        trained run by name or path, or default: that of the recipe
+    parameters : of information: whose errors, marginalised over all five, are to become small
+    recipe : paper, tuned, warm, information, or default: that of the objective and the size of the boxes
+    epochs : most epochs of the mark's training; 0 for those of the recipe
+    head_epochs : epochs of heads and searches; 0 for those of the recipe
+    seed : of weights, split, order and candidates
+    """
+
+    preset: str = "demo"
+    objective: str = "contrast"
+    kmax: float = 0.3
+    l_max: int = 2
+    radial: str = "fourier"
+    shared: bool = False
+    r0: float = 0.0
+    residual: bool = True
+    cross: bool = True
+    start: str = "default"
+    parameters: str = "Omega_m,sigma_8"
+    recipe: str | Recipe = "default"
+    epochs: int = 0
+    head_epochs: int = 0
+    seed: int = 0
+
+    def __post_init__(self):
+        if isinstance(self.recipe, dict):  # as read back from JSON
+            object.__setattr__(self, "recipe", Recipe(**self.recipe))
+        for each in fields(self):
+            kind, value = type(each.default), getattr(self, each.name)
+            right = isinstance(value, (int, float) if kind is float else kind) and isinstance(value, bool) == (kind is bool)
+            right = right or (each.name == "recipe" and isinstance(value, Recipe))
+            _require(right, each.name, value, f"it must be of type {kind.__name__}")
+        allowed = {"preset": tuple(PRESETS), "objective": OBJECTIVES, "l_max": (0, 1, 2)}
+        allowed |= {"radial": ("fourier", "gaussians")}
+        allowed |= {} if isinstance(self.recipe, Recipe) else {"recipe": ("default", *RECIPES)}
+        for name, values in allowed.items():
+            listed = ", ".join(map(str, values))
+            _require(getattr(self, name) in values, name, getattr(self, name), f"allowed are {listed}")
+        _require(isfinite(self.kmax) and self.kmax > 0, "kmax", self.kmax, "it must be a positive number in h/Mpc")
+        for name in ("epochs", "head_epochs", "seed"):
+            _require(getattr(self, name) >= 0, name, getattr(self, name), "it must be 0 or more")
+        wanted = self.parameters.split(",")
+        _require(set(wanted) <= set(PARAMETERS), "parameters", self.parameters, f"allowed are {', '.join(PARAMETERS)}")
+        object.__setattr__(self, "kmax", float(self.kmax))
+
+    @property
+    def name(self):
+        """Of the run's folder: the five words that matter most, and what else is not as usual."""
+        words = [self.preset, self.objective, f"k{self.kmax:g}", f"l{self.l_max}"]
+        for name, value in self._unusual().items():
+            if name not in ("preset", "objective", "kmax", "l_max", "seed"):
+                plain = sha256(repr(value).encode()).hexdigest()[:8] if name == "recipe" and value not in RECIPES else value
+                words.append(f"{name.replace('_', '-')}-{Path(str(plain)).name.replace(',', '-')}")
+        return "_".join([*words, f"seed{self.seed}"])
+
+    def words(self):
+        """Its command line, for `python -m nbkit.train`."""
+        words = []
+        for name, value in self._unusual().items():
+            flag = name.replace("_", "-")
+            words.append(f"--{flag}={value}" if not isinstance(value, bool) else f"--{'' if value else 'no-'}{flag}")
+        return words
+
+    def papermill(self):
+        """The command that trains it with notebook 03."""
+        given = " ".join(f"-p {name} {value}" for name, value in self._unusual().items())
+        return f"papermill notebooks/03_train.ipynb runs/{self.name}.ipynb -p compare False {given}".rstrip()
+
+    def recipe_for(self, grid):
+        """The Recipe for boxes of a Grid: of contrast the paper's from 128^3 on, those tuned at `mini` and `demo` below."""
+        recipe = self.recipe
+        if recipe == "default":
+            size = "paper" if grid.n >= 128 else "warm" if grid.n >= 64 else "tuned"
+            recipe = "information" if self.objective == "information" else size
+        recipe = recipe if isinstance(recipe, Recipe) else RECIPES[recipe]
+        changed = {name: getattr(self, name) or getattr(recipe, name) for name in ("epochs", "head_epochs")}
+        start = recipe.start if self.start == "default" else self.start
+        if start == "function" and self.objective == "contrast" and changed["head_epochs"] < 1:
+            raise ValueError("start is 'function' and head_epochs is 0; the search for functions takes 1 or more.")
+        return replace(recipe, start=start if start in STARTS else "unit", **changed)
+
+    def simulations(self, data_root=None):
+        """The set, or for information the sets around the fiducial point, that it trains on; made if they are missing."""
+        if self.objective == "contrast":
+            return suite(self.preset, sets=("BSQ",), data_root=data_root)["BSQ"]
+        return suite(PRESETS[self.preset].near, sets=FIDUCIAL_SETS, data_root=data_root)
+
+    def _unusual(self):
+        """What differs from the defaults."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) != each.default}
+
+
+def parser():
+    """The command line: an option for every field of a `Training`, and where and how it runs."""
+    said = {line.split(" : ")[0].strip(): line.split(" : ")[1] for line in Training.__doc__.splitlines() if " : " in line}
+    line = argparse.ArgumentParser("python -m nbkit.train", description="Train a mark, or go on training it.")
+    for each in fields(Training):
+        flag, kind = f"--{each.name.replace('_', '-')}", type(each.default)
+        how = {"action": argparse.BooleanOptionalAction} if kind is bool else {"type": kind}
+        line.add_argument(flag, default=each.default, help=said[each.name], **how)
+    line.add_argument("--folder", help="of the run [named after the training, in runs/train]")
+    line.add_argument("--data-root", help="folder with Quijote's files, instead of embedded universes")
+    line.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:<number>")
+    return line
+
+
+def plain(training):
+    """A Training as words and numbers: Training(**plain(training)) == training."""
+    return json.loads(json.dumps(asdict(training)))
+
+
+def cosine_factor(step, steps, warmup):
+    """Share of the full learning rate at `step` of `steps`: a straight rise over `warmup`, half a cosine down to 0."""
+    rise = round(warmup * steps)
+    if step < rise:
+        return (step + 1) / rise
+    return 0.5 * (1 + cos(pi * (step - rise) / max(1, steps - rise)))
+
+
+def _require(condition, name, value, what):
+    if not condition:
+        raise ValueError(f"{name} is {value!r}; {what}.")
+
+
