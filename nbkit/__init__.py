@@ -13,7 +13,7 @@ from nbkit.measure import measure
 from nbkit.mesh.grid import Grid
 from nbkit.mesh.spectra import Spectra, marked_field, spectra
 from nbkit.notebook import notebook
-from nbkit.train import load
+from nbkit.train import Training, load, train
 from nbkit.universe import suite
 
 __version__ = "0.1.0"
@@ -22,6 +22,7 @@ __all__ = [
     "Grid",
     "LearnedMark",
     "Spectra",
+    "Training",
     "classical_marks",
     "load",
     "load_mark",
@@ -30,4 +31,5 @@ __all__ = [
     "notebook",
     "spectra",
     "suite",
+    "train",
 ]

@@ -21,7 +21,7 @@ QUANTILES = 501
 RIDGE = 1e-5
 
 
-def imitation(target, delta, grid, l_max=2, radial="fourier", cross=True, seed=0):
+def imitation(target, delta, grid, seed=0, **settings):
     """A LearnedMark that repeats a given mark, and the rms error of its M in units of the rms scatter of M.
 
     Only filters and responses that the given mark has are fitted; the others keep their start, at which they add
@@ -32,12 +32,12 @@ def imitation(target, delta, grid, l_max=2, radial="fourier", cross=True, seed=0
     target : a ClassicalMark, or an AdditiveMark of the first of E0, E1, E2 in this order.
     delta : (N, n, n, n) density contrasts, a few of those it will be used on.
     grid : their Grid.
-    l_max, radial, cross : of the LearnedMark.
     seed : of its weights before the fit.
+    settings : of the LearnedMark.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        mark = LearnedMark(grid, l_max, radial, cross)
+        mark = LearnedMark(grid, **settings)
     M, filters = target(grid.checked(delta), grid), _filters(target, grid)
     _fit_filters(mark, filters, grid)
     _fit_responses(mark, len(filters), M, delta, grid)

@@ -77,3 +77,11 @@ def generator(*words):
     """A torch.Generator seeded by whole numbers: what is drawn at an epoch and batch needs no state to be saved."""
     seed = np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> np.uint64(1)
     return torch.Generator().manual_seed(int(seed))
+
+
+@contextmanager
+def seeded(*words):
+    """Seed what torch draws on the CPU by whole numbers; afterwards its generator is as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(generator(*words).initial_seed())
+        yield

@@ -1,7 +1,5 @@
-"""Simulations ready for training: split, read ahead, measured where the mark does not change; over the prior in batches
-with their candidates, around the fiducial point as one table of spectra."""
+"""Simulations ready for training: split, read ahead, in batches with their candidates, measured where that is enough."""
 
-import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -15,9 +13,8 @@ from nbkit.mesh.spectra import spectra_of_modes
 from nbkit.mesh.summaries import marked_spectra, marked_summary, unmarked_summary
 from nbkit.mesh.threads import generator
 from nbkit.train.negatives import candidates, normalised
-from nbkit.universe.cosmology import PARAMETERS, PRIOR_BSQ
+from nbkit.universe.cosmology import PRIOR_BSQ
 from nbkit.universe.store import fingerprint
-from nbkit.universe.suite import DERIVATIVES, FIDUCIAL_SETS
 
 # First words of the seeds of everything random: streams of different use never meet.
 SPLIT, WEIGHTS, ORDER, DRAWN, HELD_OUT = range(5)
@@ -29,8 +26,6 @@ CPU_VOXELS = 64**3
 ARRAYS_A_SIMULATION = 100
 # Version of what summaries are made of.
 SUMMARIES = 1
-# Boxes whose mean mark is taken off.
-CENTRED_ON = 4
 
 
 class Batch(NamedTuple):

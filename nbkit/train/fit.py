@@ -35,9 +35,10 @@ class Objective(nn.Module):
     batch, steps, epochs : simulations of a step, steps of an epoch, most epochs.
     chance : loss of a mark that tells nothing, where the loss has such a scale.
     at : what the last step or validation looked at, for messages.
+    best_loss : lowest validation loss, once `fit` has run it.
     """
 
-    chance, at = None, ""
+    chance, at, best_loss = None, "", inf
 
     def groups(self):
         """[(modules, highest learning rate, weight decay)]; what is in no group is frozen."""
@@ -144,12 +145,13 @@ def fit(objective, folder, processes, history=(), *, checkpoint_every=30.0, stop
     if there:
         tensors, about = read_tensors(path, processes.device)
         now = Progress(**about)
-        objective.load_state_dict(_part(tensors, "weights"))
+        objective.load_state_dict(part(tensors, "weights"))
         if now.ended:
+            objective.best_loss = now.best_loss
             return now
-        _restore_optimizer(optimizer, objective, _part(tensors, "optimizer"))
-        objective.restore(_part(tensors, "state"))
-        best = _part(tensors, "best") or None
+        _restore_optimizer(optimizer, objective, part(tensors, "optimizer"))
+        objective.restore(part(tensors, "state"))
+        best = part(tensors, "best") or None
 
     def copy():
         return {name: x.clone() for name, x in objective.state_dict().items()}
@@ -235,7 +237,7 @@ def fit(objective, folder, processes, history=(), *, checkpoint_every=30.0, stop
             on_epoch(objective, now)
     if best is not None:
         objective.load_state_dict(best)
-    now.ended = True
+    now.ended, objective.best_loss = True, now.best_loss
     save()
     return now
 
@@ -262,14 +264,14 @@ def _optimizer_state(optimizer, objective):
 def _restore_optimizer(optimizer, objective, tensors):
     names = _names(objective)
     for p in (p for group in optimizer.param_groups for p in group["params"]):
-        state = _part(tensors, names[id(p)])
+        state = part(tensors, names[id(p)])
         if state:
             # AdamW keeps its step count on the CPU unless it is fused.
             on_cpu = () if optimizer.defaults["fused"] else ("step",)
             optimizer.state[p] = {key: x if key in on_cpu else x.to(p.device) for key, x in state.items()}
 
 
-def _part(tensors, prefix):
+def part(tensors, prefix):
     """Tensors whose name begins with a word, by the rest of their name."""
     return {name[len(prefix) + 1 :]: x for name, x in tensors.items() if name.startswith(f"{prefix}.")}
 

@@ -1,20 +1,18 @@
 """Simulations at the fiducial point and one step around it: who trains, who judges, and the spectra of all of them.
 
-The gradient of anything that depends on all spectra at once is exact with the memory of a few simulations: `measured`
-fills a table of all spectra, the gradient with respect to that table is algebra of small matrices, and `backpropagated`
-sends each simulation's row of it back through the mark.
+The gradient of anything that depends on all spectra at once is exact with the memory of a few simulations: `table` has
+all spectra, the gradient with respect to it is algebra of small matrices, and `backpropagate` sends each simulation's
+row of it back through the mark.
 """
 
 import hashlib
 
 import torch
 
-from nbkit.forecast.information import cross_validated, sample_of
 from nbkit.mesh.summaries import marked_spectra
 from nbkit.mesh.threads import generator
-from nbkit.train.data import HELD_OUT, SPLIT
-from nbkit.train.fields import Fields
-from nbkit.train.objective import micro_batch, slices
+from nbkit.train.data import HELD_OUT, Fields, micro_batch, slices, split
+from nbkit.train.information import cross_validated, sample_of
 from nbkit.universe.cosmology import PARAMETERS
 from nbkit.universe.store import fingerprint
 from nbkit.universe.suite import DERIVATIVES, FIDUCIAL_SETS
@@ -66,7 +64,7 @@ class Joined:
 
 
 class Neighbourhood:
-    """The simulations of a training on information, split into training and held out.
+    """The simulations of a training on information, split into training and held out, and the spectra of all of them.
 
     Parameters
     ----------
@@ -88,11 +86,8 @@ class Neighbourhood:
             )
         self.fields, self.centre = Fields(self.joined, processes.device, memory), 0.0
         self._micro = micro_batch(self.grid, processes.device)
-        self.training, self.held_out = [], []
-        for count, stream in ((self.joined.fiducial, 0), (self.joined.pairs, 1)):
-            order, kept = torch.randperm(count, generator=generator(seed, SPLIT, stream)), round(validation * count)
-            self.held_out.append(order[:kept].sort().values)
-            self.training.append(order[kept:].sort().values)
+        counts = self.joined.fiducial, self.joined.pairs
+        self.training, self.held_out = zip(*(split(n, validation, seed, i) for i, n in enumerate(counts)), strict=True)
         for name, (fiducial, pairs) in (("training", self.training), ("validation", self.held_out)):
             if len(fiducial) < 2 * (3 * self.bins + 3) or len(pairs) < 4:
                 raise ValueError(
@@ -109,18 +104,14 @@ class Neighbourhood:
         """The Sample of these fiducial simulations and pairs."""
         return sample_of(table[self.rows(fiducial, pairs)], len(fiducial), len(pairs))
 
-    def loss(self, table, fiducial, pairs, wanted, seed):
-        """log(sigma / sigma of P_dd alone) from these boxes, on average over the wanted rows of theta."""
-        sample = self.sample(table, fiducial, pairs)
+    def loss(self, table, rows, wanted, seed):
+        """log(sigma / sigma of P_dd alone) from boxes (fiducial, pairs), on average over the wanted rows of theta."""
+        sample = self.sample(table, *rows)
         marked, plain = (
             cross_validated(each, generator(seed, HELD_OUT), REPORTED_SPLITS)
             for each in (sample, sample.first(self.bins))
         )
         return float((marked - plain)[wanted].mean())
-
-    def empty_table(self):
-        """Room for all spectra, (boxes, 3 b) float64: P_dd, P_dm and P_mm of each box one after the other."""
-        return torch.zeros(len(self.joined), 3 * self.bins, dtype=torch.float64)
 
     @torch.no_grad()
     def centre_on(self, mark):
@@ -132,15 +123,15 @@ class Neighbourhood:
         self.centre = float(mark(delta, self.grid).double().mean())
 
     @torch.no_grad()
-    def measured(self, mark, rows=None):
-        """The table of all spectra, or of those in `rows` with zeros elsewhere."""
-        table = self.empty_table()
+    def table(self, mark, rows=None):
+        """(boxes, 3 b) float64: P_dd, P_dm and P_mm of all boxes, or of those in `rows` with zeros elsewhere."""
+        table = torch.zeros(len(self.joined), 3 * self.bins, dtype=torch.float64)
         for part, s in self._spectra(mark, torch.arange(len(self.joined)) if rows is None else rows):
             table[part] = s.double().cpu()
         return self.processes.summed(table.to(self.processes.device)).cpu()
 
-    def backpropagated(self, mark, rows, cotangents):
-        """Add to the gradients of the mark those of sum(cotangents * spectra) over `rows`.
+    def backpropagate(self, mark, rows, cotangents):
+        """Add to the gradients of the mark this process's share of those of sum(cotangents * spectra) over `rows`.
 
         Parameters
         ----------
@@ -149,11 +140,6 @@ class Neighbourhood:
         """
         for part, s in self._spectra(mark, rows):
             (s * cotangents[part].to(s)).sum().backward()
-        gradients = [p.grad for p in mark.parameters() if p.grad is not None]
-        if self.processes.size > 1:
-            total = self.processes.summed(torch.cat([g.flatten() for g in gradients]))
-            for g, whole in zip(gradients, total.split([g.numel() for g in gradients]), strict=True):
-                g.copy_(whole.view_as(g))
 
     def _spectra(self, mark, rows):
         """Yield (rows, spectra) of a few boxes at a time: this process's share."""

@@ -8,7 +8,7 @@ import torch
 from torch import distributed
 
 
-def chosen_device(device="auto"):
+def choose_device(device="auto"):
     """The torch device of a name; "auto" is this process's GPU if there is one, else the CPU."""
     if device == "auto":
         if not torch.cuda.is_available():

@@ -1,21 +1,26 @@
-"""What a training leaves behind: one folder, and the Run that is read from it."""
+"""What a training leaves behind: one folder, and the Run that is read from it; those that come with the kit are like any."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from nbkit.disk import read_tensors, write_json
+from nbkit.disk import BUNDLED, read_tensors, runs, write_json
+from nbkit.mark.learned import load_mark
 from nbkit.mark.settings import mark_of_settings
 from nbkit.mesh.grid import Grid
 from nbkit.mesh.summaries import marked_spectra, marked_summary, unmarked_summary
-from nbkit.train.checkpoint import restore_weights
 from nbkit.train.contrast import Heads
+from nbkit.train.fit import Progress, part
 from nbkit.train.negatives import normalised
-from nbkit.train.progress import Progress
-from nbkit.train.recipe import Recipe
+from nbkit.train.training import Recipe, Training
 from nbkit.universe.cosmology import PRIOR_BSQ
+
+FORMAT = "nbkit run 2"
+# Files of the stages, the last first: the last one there is the run's.
+STAGES = ("marked", "heads", "unmarked", "start")
 
 
 class Run:
@@ -23,22 +28,26 @@ class Run:
 
     Attributes
     ----------
-    folder : where it was read from.
-    settings : all that `train` was asked for, as in `run.json`.
+    name, folder : what it is called, and where it was read from.
+    training : the Training.
+    settings : all that decides it, as in `run.json`: the training, its recipe, the simulations, the mark.
+    recipe, grid, kmax : of the training.
     mark, heads : with the weights of the lowest validation loss; a run on information has no heads.
     history : a dict an epoch, with stage, epoch, passes, train_loss, val_loss, learning_rate, seconds.
-    best_loss, best_epoch : of stage two; inf and 0 before its first epoch.
+    best_loss, best_epoch : of the mark's own stage; inf and 0 before its first epoch.
     finished : False if the training was stopped; calling `train` again goes on.
     """
 
-    def __init__(self, folder, settings, mark, heads, progress, last):
-        self.folder, self.settings, self.mark, self.heads = folder, settings, mark, heads
-        self.grid, self.kmax, self.recipe = Grid(**settings["grid"]), settings["kmax"], Recipe(**settings["recipe"])
-        self.best_loss, self.best_epoch = progress.best_loss, progress.best_epoch
-        self.history, self.finished = last.history, last.stage == "done"
+    def __init__(self, folder, settings, mark, heads, progress):
+        self.name, self.folder, self.settings, self.mark, self.heads = folder.name, folder, settings, mark, heads
+        self.training, self.recipe = Training(**settings["training"]), Recipe(**settings["recipe"])
+        self.grid, self.kmax = Grid(**settings["grid"]), self.training.kmax
+        self.history, own = progress.history, progress.stage == "marked"
+        self.best_loss, self.best_epoch = (progress.best_loss, progress.best_epoch) if own else (float("inf"), 0)
+        self.finished = own and progress.ended
 
     def __repr__(self):
-        return f"<run {self.folder.name}: validation loss {self.best_loss:.3f} at epoch {self.best_epoch}>"
+        return f"<run {self.name}: validation loss {self.best_loss:.3f} at epoch {self.best_epoch}>"
 
     def column(self, name, stage="marked"):
         """One column of the history of a stage, as a list."""
@@ -59,54 +68,122 @@ class Run:
         return torch.cat(z_perp), torch.cat(z_d), self.heads.z_theta(theta)
 
 
-def load_run(folder, mark=None, device="cpu"):
+def bundled_runs():
+    """Names of the runs that come with the kit."""
+    return tuple(sorted(path.parent.name for path in BUNDLED.glob("*/run.json")))
+
+
+def own_runs():
+    """Names of the runs in `runs()`, the newest first."""
+    found = (runs() / "train").glob("*/run.json")
+    return tuple(path.parent.name for path in sorted(found, key=lambda path: -path.stat().st_mtime))
+
+
+def load(name, preset=None):
+    """The Run of a name; of a mark saved on its own, a Run that has nothing but the mark.
+
+    Parameters
+    ----------
+    name : of a run that comes with the kit ("mini_l2"), of a folder in `train` of `nbkit.disk.runs()`, a path of a folder,
+        or of a file that `LearnedMark.save` wrote.
+    preset : with it, "l2" is short for the bundled run "demo_l2", or whatever the preset is.
+    """
+    short = [BUNDLED / f"{preset}_{name}"] if preset else []
+    path = Path(name).expanduser()
+    for folder in (*short, BUNDLED / str(name), runs() / "train" / str(name), path):
+        if str(name) and (folder / "run.json").is_file():
+            return read(folder)
+    if path.suffix == ".safetensors":
+        return SavedMark(path)
+    of_preset = f" for preset {preset!r}" if preset else ""
+    raise FileNotFoundError(
+        f"There is no run {str(name)!r}{of_preset}: give one of {', '.join(bundled_runs())}, the name of a folder in "
+        f"{runs() / 'train'}, or a path; `papermill 03_train.ipynb out.ipynb` makes one."
+    )
+
+
+class SavedMark:
+    """What `load` gives for the file of a mark: nothing is known of its training.
+
+    Attributes
+    ----------
+    name, folder, mark, grid : its own.
+    """
+
+    training = heads = None
+
+    def __init__(self, path):
+        self.name, self.folder = path.stem, path.parent
+        self.mark = load_mark(path).requires_grad_(False)
+        self.grid, self.kmax, self.finished = self.mark.grid, self.mark.grid.k_nyq, True
+
+
+def read(folder, mark=None, device="cpu"):
     """The Run in a folder that `train` wrote to.
 
     Parameters
     ----------
     folder : of the run.
-    mark : a module to put the weights into, needed only if the run trained one that is not nbkit's.
+    mark : what it trained, needed only if that is not nbkit's; the weights are put into it.
     """
-    folder = Path(folder)
-    if not (folder / "run.json").is_file():
-        raise FileNotFoundError(f"There is no run in {folder}: it has no run.json.")
-    settings = json.loads((folder / "run.json").read_text())
-    if not (folder / "last.safetensors").is_file():
+    settings = read_settings(folder)
+    path = next((path for path in (folder / f"{stage}.safetensors" for stage in STAGES) if path.is_file()), None)
+    if path is None:
         raise FileNotFoundError(f"The run in {folder} has no checkpoint yet.")
-    recipe = Recipe(**settings["recipe"])
-    mark = mark_of_settings(settings["mark"]) if mark is None else mark
-    heads = None
-    if settings.get("objective", "contrast") == "contrast":
-        bins = len(Grid(**settings["grid"]).bins(settings["kmax"]).k)
-        heads = Heads(bins, recipe.width, recipe.dimension, settings["residual"])
-    tensors, last = read_tensors(folder / "last.safetensors")
-    last, best = Progress(**last), Progress(stage="marked")
-    if (folder / "best.safetensors").is_file():
-        tensors, about = read_tensors(folder / "best.safetensors")
-        best = Progress(**about)
-    if heads is not None:
-        restore_weights(heads, "weights.heads", tensors)
+    tensors, about = read_tensors(path, device)
+    progress = Progress(**about) if "stage" in about else Progress("start")
+    weights = part(tensors, "weights") | part(tensors, "best")
+    if (start := folder / "start.safetensors").is_file():  # of marks that the stage at hand does not train
+        weights = part(read_tensors(start, device)[0], "weights") | weights
+    mark, heads = mark_of_settings(settings["mark"]) if mark is None else mark, None
+    if settings["training"]["objective"] == "contrast":
+        recipe, grid = Recipe(**settings["recipe"]), Grid(**settings["grid"])
+        bins = len(grid.bins(settings["training"]["kmax"]).k)
+        heads = Heads(bins, recipe.width, recipe.dimension, settings["training"]["residual"])
+        if found := part(weights, "heads"):
+            heads.load_state_dict(found)
         heads.requires_grad_(False).to(device)
     if isinstance(mark, nn.Module):
-        if any(name.startswith("weights.mark.") for name in tensors):
-            restore_weights(mark, "weights.mark", tensors)
+        if found := part(weights, "mark"):
+            mark.load_state_dict(found)
         mark.requires_grad_(False).to(device)
-    return Run(folder, settings, mark, heads, best, last)
+    return Run(folder, settings, mark, heads, progress)
 
 
-def claimed_folder(out, settings, fresh):
-    """The folder of a run with these settings, new or its own; another run's is refused, or emptied if `fresh`."""
-    folder = Path(out).expanduser()
+def read_settings(folder):
+    """What run.json says, if it is of this version."""
+    path = folder / "run.json"
+    settings = json.loads(path.read_text())
+    if settings.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} was written by another version of nbkit (format {settings.get('format', 1)!r}, this one reads "
+            f"{FORMAT!r}); use that version, or train again."
+        )
+    return settings
+
+
+def claim(folder, settings, fresh):
+    """Make the folder of a run with these settings, or find it; another run's is refused, or emptied if `fresh`."""
     about = folder / "run.json"
-    if about.is_file():
-        there = json.loads(about.read_text())
-        if fresh:
-            for name in ("run.json", "last", "best", "unmarked", "heads", "summaries", "history.csv"):
-                (folder / (name if "." in name else f"{name}.safetensors")).unlink(missing_ok=True)
-        elif there != settings:
-            differing = [k for k in settings.keys() | there.keys() if there.get(k) != settings.get(k)]
-            said = "; ".join(f"{k} is {there.get(k)} there and {settings.get(k)} now" for k in sorted(differing))
-            raise ValueError(f"{folder} holds a run with other settings: {said}. Choose another folder, or fresh=True.")
+    if fresh:
+        for path in (about, folder / "history.csv", *folder.glob("**/*.safetensors")):
+            path.unlink(missing_ok=True)
     if not about.is_file():
         write_json(about, settings)
-    return folder
+        return
+    there = read_settings(folder)
+    if there != settings:
+        differing = [k for k in settings.keys() | there.keys() if there.get(k) != settings.get(k)]
+        what = "; ".join(f"{k} is {there.get(k)} there and {settings.get(k)} now" for k in sorted(differing))
+        raise ValueError(f"{folder} holds a run with other settings: {what}. Choose another folder, or fresh=True.")
+
+
+def settings_of(training, recipe, grid, mark, simulations, **more):
+    """All that decides a run, as it is read back from JSON."""
+    settings = {"format": FORMAT, "training": asdict(training), "recipe": asdict(recipe), "grid": asdict(grid)}
+    return json.loads(json.dumps(settings | {"mark": mark, "simulations": simulations} | more))
+
+
+def learns(mark):
+    """Whether a mark is a LearnedMark, or another module with parameters."""
+    return isinstance(mark, nn.Module) and any(True for _ in mark.parameters())

@@ -17,6 +17,11 @@ STARTS = ("unit", "classical", "function")
 OBJECTIVES = ("contrast", "information")
 
 
+def _require(condition, name, value, what):
+    if not condition:
+        raise ValueError(f"{name} is {value!r}; {what}.")
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How to train; the defaults are the paper's.
@@ -179,7 +184,9 @@ class Training:
             object.__setattr__(self, "recipe", Recipe(**self.recipe))
         for each in fields(self):
             kind, value = type(each.default), getattr(self, each.name)
-            right = isinstance(value, (int, float) if kind is float else kind) and isinstance(value, bool) == (kind is bool)
+            right = isinstance(value, (int, float) if kind is float else kind) and isinstance(value, bool) == (
+                kind is bool
+            )
             right = right or (each.name == "recipe" and isinstance(value, Recipe))
             _require(right, each.name, value, f"it must be of type {kind.__name__}")
         allowed = {"preset": tuple(PRESETS), "objective": OBJECTIVES, "l_max": (0, 1, 2)}
@@ -201,9 +208,21 @@ class Training:
         words = [self.preset, self.objective, f"k{self.kmax:g}", f"l{self.l_max}"]
         for name, value in self._unusual().items():
             if name not in ("preset", "objective", "kmax", "l_max", "seed"):
-                plain = sha256(repr(value).encode()).hexdigest()[:8] if name == "recipe" and value not in RECIPES else value
+                plain = (
+                    sha256(repr(value).encode()).hexdigest()[:8] if name == "recipe" and value not in RECIPES else value
+                )
                 words.append(f"{name.replace('_', '-')}-{Path(str(plain)).name.replace(',', '-')}")
         return "_".join([*words, f"seed{self.seed}"])
+
+    @property
+    def wanted(self):
+        """Rows of theta of the parameters that count."""
+        return [PARAMETERS.index(name) for name in self.parameters.split(",")]
+
+    def mark_settings(self):
+        """Settings of its LearnedMark."""
+        settings = {name: getattr(self, name) for name in ("l_max", "radial", "cross", "shared")}
+        return settings | ({"r0": self.r0} if self.r0 else {})
 
     def words(self):
         """Its command line, for `python -m nbkit.train`."""
@@ -239,12 +258,16 @@ class Training:
 
     def _unusual(self):
         """What differs from the defaults."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) != each.default}
+        return {
+            each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) != each.default
+        }
 
 
 def parser():
     """The command line: an option for every field of a `Training`, and where and how it runs."""
-    said = {line.split(" : ")[0].strip(): line.split(" : ")[1] for line in Training.__doc__.splitlines() if " : " in line}
+    said = {
+        line.split(" : ")[0].strip(): line.split(" : ")[1] for line in Training.__doc__.splitlines() if " : " in line
+    }
     line = argparse.ArgumentParser("python -m nbkit.train", description="Train a mark, or go on training it.")
     for each in fields(Training):
         flag, kind = f"--{each.name.replace('_', '-')}", type(each.default)
@@ -267,10 +290,3 @@ def cosine_factor(step, steps, warmup):
     if step < rise:
         return (step + 1) / rise
     return 0.5 * (1 + cos(pi * (step - rise) / max(1, steps - rise)))
-
-
-def _require(condition, name, value, what):
-    if not condition:
-        raise ValueError(f"{name} is {value!r}; {what}.")
-
-

@@ -14,10 +14,15 @@ from typing import NamedTuple
 
 import torch
 
+from nbkit.mesh.threads import generator
+from nbkit.train.data import DRAWN, ORDER
+from nbkit.train.fit import Objective
 from nbkit.universe.cosmology import PARAMETERS, STEPS
 
 # Divisions into A and B that one value of the objective is the mean of.
 SPLITS = 4
+# Fewest fiducial simulations and pairs of a step: both halves of it must tell a covariance of five numbers.
+LEAST = (32, 6)
 
 
 class Sample(NamedTuple):
@@ -124,6 +129,90 @@ def naive(sample):
     """log sigma (5,) where the same simulations weigh and judge, and no noise is taken off: what a mark can inflate."""
     dmu, (count, size) = derivatives(sample.pairs).mean(0), sample.fiducial.shape
     return log_sigmas((count - size - 2) / (count - 1) * dmu @ weights(sample))
+
+
+class Information(Objective):
+    """log(sigma / sigma of P_dd alone), on average over the wanted parameters, of a learned mark.
+
+    An epoch begins with a table of the spectra of all boxes. Each step draws two halves of the training boxes: the
+    table of one half gives the weights W, and a batch from the other half, measured anew, what they are worth. The
+    gradient with respect to the spectra of the batch then goes back through the mark, box by box: memory does not grow.
+    W is taken as given, for at the best W the information does not change with it to first order.
+
+    Parameters
+    ----------
+    data : Neighbourhood.
+    mark : what is trained.
+    recipe : of it `batch` (boxes a step), `epochs`, the rate and its schedule, decay, clip, patience are used.
+    wanted : rows of theta whose errors count.
+    seed : of all that is drawn.
+    """
+
+    name = "marked"
+
+    def __init__(self, data, mark, recipe, wanted, seed):
+        super().__init__()
+        self.data, self.mark, self.recipe, self.wanted, self.seed = data, mark, recipe, wanted, seed
+        self.batch, self.epochs = recipe.batch, recipe.epochs
+        boxes = sum(len(rows) * each for rows, each in zip(data.training, (1, 10), strict=True))
+        self.steps = max(1, round(boxes / recipe.batch))
+        few = [len(rows) // self.steps for rows in data.training]
+        if few[0] < LEAST[0] or few[1] < LEAST[1]:
+            raise ValueError(
+                f"batch is {recipe.batch}, which makes {self.steps} steps of {few[0]} fiducial boxes and {few[1]} "
+                f"pairs; a step needs {LEAST[0]} and {LEAST[1]}, so use a larger batch or more simulations."
+            )
+
+    def groups(self):
+        """The mark."""
+        return [([self.mark], self.recipe.learning_rate, self.recipe.weight_decay)]
+
+    def start(self):
+        """Both losses of the mark as it starts."""
+        return self.validate()
+
+    def begin(self, epoch, step):
+        """Fiducial simulations and pairs of every step of an epoch."""
+        self._epoch, self._chunks = epoch, []
+        for stream, rows in enumerate(self.data.training):
+            order = torch.randperm(len(rows), generator=generator(self.seed, ORDER, stream, epoch))
+            self._chunks.append(rows[order].tensor_split(self.steps))
+
+    def step(self, i):
+        """Gradients of log sigma, to first order in what the batch says beyond the table; see the class."""
+        batch, everyone = [chunk[i] for chunk in self._chunks], self.data.training
+        rows = self.data.rows(*batch)
+        spectra = self.data.table(self.mark, rows).requires_grad_(True)
+        sample, F, F_few = self.data.sample(self._table, *everyone), 0, 0
+        A, B = halves(sample, generator(self.seed, DRAWN, self._epoch, i))
+        for half, other in ((A, B), (B, A)):
+            W = weights(sample.rows(*other))
+            F = F + fisher(sample.rows(*half), W) / 2
+            mine = (x[torch.isin(x, all_of[y])] for x, all_of, y in zip(batch, everyone, half, strict=True))
+            F_few = F_few + fisher(self.data.sample(spectra, *mine), W) / 2
+        loss = linearised(F_few, F)[self.wanted].mean()
+        (cotangents,) = torch.autograd.grad(loss, spectra)
+        for parameter in self.mark.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        self.data.backpropagate(self.mark, rows, cotangents)
+        return loss / self.data.processes.size  # every process has all of it
+
+    def validate(self):
+        """log(sigma / sigma of P_dd alone) on training and on held-out boxes, from a new table."""
+        self.data.centre_on(self.mark)
+        self._table = self.data.table(self.mark)
+        return [
+            self.data.loss(self._table, rows, self.wanted, self.seed)
+            for rows in (self.data.training, self.data.held_out)
+        ]
+
+    def state(self):
+        """The table of the epoch that is under way."""
+        return {"table": self._table, "centre": torch.tensor(self.data.centre, dtype=torch.float64)}
+
+    def restore(self, state):
+        """Go on with that table."""
+        self._table, self.data.centre = state["table"].cpu(), float(state["centre"])
 
 
 def wanted_rows(parameters):
