@@ -1,5 +1,5 @@
-"""Simulations -> a trained mark: the stages of section 2.3, or information at the fiducial point, in one call that may be
-killed and called again."""
+"""Simulations -> a trained mark: the stages of section 2.3, or information at the fiducial point, in one call that may
+be killed and called again."""
 
 import sys
 import warnings
@@ -69,8 +69,8 @@ def train(
     Parameters
     ----------
     training : the Training.
-    simulations : what to train on [the suite of its preset]: over the prior anything with len(), `theta` (N, 5), `grid` and
-        simulations[list] -> fields; on information a dict with "fiducial" and the ten derivative sets.
+    simulations : what to train on [the suite of its preset]: over the prior anything with len(), `theta` (N, 5), `grid`
+        and simulations[list] -> fields; on information a dict with "fiducial" and the ten derivative sets.
     folder : of run.json, checkpoints and history.csv [named after the training, in `train` of `nbkit.disk.runs()`].
     mark : a module to start from instead.
     fixed : a mark that stays as it is; heads alone learn to read it.
@@ -82,101 +82,97 @@ def train(
     """
     processes, contrast = Processes(choose_device(device)), training.objective == "contrast"
     if fixed is not None and not contrast:
-        raise ValueError(
-            "objective is 'information', which has no heads to learn to read a fixed mark; see fixed_losses."
-        )
+        raise ValueError("objective is 'information', which trains no heads to read a fixed mark; see fixed_losses.")
     if mark is not None and not isinstance(mark, nn.Module):
         raise TypeError(f"mark is a {type(mark).__name__}, which has nothing to train; give a module, or use `fixed`.")
     simulations = training.simulations(data_root) if simulations is None else simulations
     joined = simulations if contrast else Joined(simulations)
-    grid, kmax, seed = joined.grid, training.kmax, training.seed
-    recipe = training.recipe_for(grid)
-    _check(training, recipe, grid, processes)
+    recipe = training.recipe_for(joined.grid)
+    _check(training, recipe, joined.grid, processes)
     if mark is None and training.start not in ("default", *STARTS):
         mark = load(training.start).mark
-    start = "given" if mark is not None else recipe.start
+    start = weights_hash(mark) if mark is not None else identity(fixed) if fixed is not None else recipe.start
     # A copy: the caller's mark keeps its weights, and a second call starts where the first did.
-    mark = (
-        None if fixed is not None else LearnedMark(grid, **training.mark_settings()) if mark is None else deepcopy(mark)
-    )
+    mark = deepcopy(fixed or mark) or LearnedMark(joined.grid, **training.mark_settings())
     what = [len(joined), fingerprint(joined)] if contrast else [joined.fiducial, joined.pairs, joined.fingerprint]
-    origin = identity(fixed) if mark is None else weights_hash(mark) if start == "given" else start
-    more = {"start": origin} | ({} if contrast else {"seeds": joined.seeds})
-    settings = settings_of(training, recipe, grid, mark_settings(fixed if mark is None else mark), what, **more)
-    name = training.name if mark is not None else f"{training.name}_fixed-{origin[:8]}"
+    more = {"simulations": what, "start": start} | ({} if contrast else {"seeds": joined.seeds})
+    settings = settings_of(training, recipe, joined.grid, mark_settings(mark), **more)
+    name = training.name if fixed is None else f"{training.name}_fixed-{start[:8]}"
     folder = runs() / "train" / name if folder is None else Path(folder).expanduser()
     if processes.first:
         claim(folder, settings, fresh)
     processes.wait()
     claim(folder, settings, False)
-    other = fixed if mark is None else None if isinstance(mark, LearnedMark) else mark
-    if (folder / "marked.safetensors").exists() and (run := read(folder, other, processes.device)).finished:
-        return run
-    stop = _Stop(stop)
-    how = {"checkpoint_every": checkpoint_every, "stop": stop, "on_epoch": on_epoch, "show": progress}
+    how = {"checkpoint_every": checkpoint_every, "stop": _Stop(stop), "on_epoch": on_epoch, "show": progress}
+    about = training, recipe, start, mark, folder, processes, how
     if contrast:
-        data = Prior(simulations, recipe, kmax, seed, processes, memory)
-        data.load_summaries()
-        with seeded(seed, WEIGHTS):
-            heads = heads_for(data, training.residual)
-            if start == "unit" and mark is not None:
-                mark = LearnedMark(grid, **training.mark_settings())
-                with torch.no_grad():
-                    mark.responses.v[0].normal_(0, recipe.kick)  # h_0 alone
-    else:
-        data = Neighbourhood(simulations, kmax, recipe.validation, seed, processes, memory)
-        if start == "unit":
-            with seeded(seed, WEIGHTS), torch.no_grad():
-                mark = LearnedMark(grid, **training.mark_settings())
-                mark.responses.v.normal_(0, UNIT_SCATTER)
-    if start in ("classical", "function") and mark is not None:
-        path = folder / "start.safetensors"
-        if not path.exists():
-            mark = start_mark(training, start, data, folder / "start", **how)
-            processes.wait()
-            if processes.first and not stop.asked:
-                write_tensors(path, {f"weights.mark.{name}": x for name, x in mark.state_dict().items()}, {})
-            processes.wait()
-        if path.exists():
-            mark.load_state_dict(part(read_tensors(path)[0], "weights.mark"))
-    elif isinstance(fixed, nn.Module) and processes.first:
-        tensors = {f"weights.mark.{name}": x for name, x in fixed.state_dict().items()}
-        write_tensors(folder / "start.safetensors", tensors, {})
-    mark = mark if mark is None else mark.to(processes.device)
-    stages = _stages(data, heads, mark, fixed) if contrast else iter(())
-    objective = next(stages) if contrast else Information(data, mark, recipe, training.wanted, seed)
-    history = ()
-    while objective is not None:
-        now = fit(objective, folder, processes, history, **how)
-        history = now.history
-        objective = next(stages, None) if now.ended else None
-    processes.wait()
-    return read(folder, other, processes.device)
-
-
-def _stages(data, heads, mark, fixed):
-    """The objectives of a training by contrast, one after the other; each holds its best weights when the next is asked for."""
-    recipe, start_loss = data.recipe, None
-    if mark is None or recipe.head_epochs:
-        data.load_summaries(fixed if mark is None else mark)
-    if recipe.standardise:
-        # Where the mark will move, of S_M as it is at M = 1; the heads' own stage, if there is one, knows better.
-        bins = data.S_delta.shape[1]
-        unit = torch.cat([torch.zeros(2, bins), torch.ones(2, bins)], dim=1)
-        heads.standardise(
-            "marked", unit if data.S_M is None or mark is not None else data.S_M[data.training], LEAST_VARIANCE
+        objectives = _over_prior(
+            Prior(simulations, recipe, training.kmax, training.seed, processes, memory), *about, fixed
         )
+    else:
+        wide = simulations, training.kmax, recipe.validation, training.seed, processes, memory
+        objectives = _at_fiducial(Neighbourhood(*wide), *about)
+    history = ()
+    for objective in objectives:
+        now = fit(objective, folder, processes, history, **how)
+        if not now.ended:
+            break
+        history = now.history
+    processes.wait()
+    return read(folder, None if isinstance(mark, LearnedMark) else mark, processes.device)
+
+
+def _over_prior(data, training, recipe, start, mark, folder, processes, how, fixed):
+    """The objectives of a training by contrast, in turn; each holds its best weights when the next one is asked for."""
+    data.load_summaries()
+    with seeded(training.seed, WEIGHTS):
+        heads, first = heads_for(data, training.residual), LearnedMark(data.grid, **training.mark_settings())
+        if start == "unit":
+            torch.nn.init.normal_(first.responses.v[0], 0, recipe.kick)  # h_0 alone
+            mark.load_state_dict(first.state_dict())
+    _begin(mark, training, start, data, folder, processes, how, write=isinstance(fixed, nn.Module))
+    start_loss = None
+    if fixed is not None or recipe.head_epochs:
+        data.load_summaries(mark)
+    if recipe.standardise:
+        # Where the mark will move, of S_M as it is at M = 1.
+        unit = torch.cat([torch.zeros_like(data.S_delta[:2]), torch.ones_like(data.S_delta[:2])], dim=1)
+        heads.standardise("marked", unit if data.S_M is None else data.S_M[data.training], LEAST_VARIANCE)
     unmarked = UnmarkedHeads(data, heads)
     yield unmarked
     if recipe.keep_metric:
         heads.metric.load_state_dict(unmarked.metric.state_dict())
-    if mark is not None and recipe.head_epochs:
-        if recipe.standardise:
-            heads.standardise("marked", data.S_M[data.training], LEAST_VARIANCE)
+    if fixed is None and recipe.head_epochs:
         reading = MarkedHeads(data, heads, mark)
         yield reading
         start_loss = reading.best_loss
-    yield Contrast(data, heads, mark, start_loss)
+    yield Contrast(data, heads, None if fixed is not None else mark, start_loss)
+
+
+def _at_fiducial(data, training, recipe, start, mark, folder, processes, how):
+    """The objective of a training on information."""
+    if start == "unit":
+        with seeded(training.seed, WEIGHTS):
+            mark.load_state_dict(LearnedMark(data.grid, **training.mark_settings()).state_dict())
+            torch.nn.init.normal_(mark.responses.v, 0, UNIT_SCATTER)
+    _begin(mark, training, start, data, folder, processes, how)
+    yield Information(data, mark, recipe, training.wanted, training.seed)
+
+
+def _begin(mark, training, start, data, folder, processes, how, write=False):
+    """Put the weights it starts with into a mark, from start.safetensors once they are known; and it on its device."""
+    path = folder / "start.safetensors"
+    if start in ("classical", "function") and not path.exists():
+        mark.load_state_dict(start_mark(training, start, data, folder / "start", **how).state_dict())
+        write = not how["stop"].asked
+    processes.wait()
+    if write and processes.first:
+        write_tensors(path, {f"weights.mark.{name}": x for name, x in mark.state_dict().items()}, {})
+    processes.wait()
+    if path.exists():
+        mark.load_state_dict(part(read_tensors(path)[0], "weights.mark"))
+    if isinstance(mark, nn.Module):
+        mark.to(processes.device)
 
 
 def fixed_losses(training, marks, simulations=None, *, data_root=None, device="auto", memory=None):
@@ -228,8 +224,8 @@ def _check(training, recipe, grid, processes):
     grid.bins(training.kmax)  # refuses what the grid does not hold
     if training.kmax > TAPER_BEGINS * grid.k_nyq:
         warnings.warn(
-            f"kmax is {training.kmax:.4g} h/Mpc, but the mark's filters fade from {TAPER_BEGINS * grid.k_nyq:.4g} h/Mpc on: "
-            "spectra beyond that hold little of what the mark could see.",
+            f"kmax is {training.kmax:.4g} h/Mpc, but the mark's filters fade from {TAPER_BEGINS * grid.k_nyq:.4g} "
+            "h/Mpc on: spectra beyond that hold little of what the mark could see.",
             stacklevel=3,
         )
     for name, size in (("batch", recipe.batch), ("pretrain_batch", recipe.pretrain_batch)):

@@ -1,7 +1,8 @@
-"""Simulations ready for training: split, read ahead, in batches with their candidates, measured where that is enough."""
+"""Simulations ready for training: split, read ahead, in batches with their candidates, measured where that will do."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -98,7 +99,7 @@ class Prior:
 
     def __init__(self, simulations, recipe, kmax, seed, processes, memory=None):
         self.grid, self.kmax, self.recipe, self.seed, self.processes = simulations.grid, kmax, recipe, seed, processes
-        self.device, self._memory, self.simulations, self._fields = processes.device, memory, simulations, None
+        self.device, self._memory, self.simulations = processes.device, memory, simulations
         self.theta, self.S_M = normalised(simulations.theta, PRIOR_BSQ), None
         self.training, self.held_out = split(len(simulations), recipe.validation, seed)
         for name, size in (("batch", recipe.batch), ("pretrain_batch", recipe.pretrain_batch)):
@@ -119,12 +120,10 @@ class Prior:
             for i, rows in enumerate(slices(len(self.held_out), recipe.batch))
         ]
 
-    @property
+    @cached_property
     def fields(self):
         """The density fields; read when first asked for, so that a finished run never touches them."""
-        if self._fields is None:
-            self._fields = Fields(self.simulations, self.device, self._memory)
-        return self._fields
+        return Fields(self.simulations, self.device, self._memory)
 
     def load_summaries(self, mark=None):
         """Make S_delta (N, b), and S_M (N, 2b) of a mark that is given, or read them if they were made before."""
@@ -190,9 +189,9 @@ class Prior:
         return {name: torch.cat(rows) for name, rows in made.items()}
 
 
-def split(count, validation, *seed):
-    """Rows of the training and of what is held out, ascending."""
-    held_out, order = round(validation * count), torch.randperm(count, generator=generator(seed[0], SPLIT, *seed[1:]))
+def split(count, validation, seed, *words):
+    """Rows of the training and of what is held out, ascending; drawn by whole numbers."""
+    held_out, order = round(validation * count), torch.randperm(count, generator=generator(seed, SPLIT, *words))
     return order[held_out:].sort().values, order[:held_out].sort().values
 
 

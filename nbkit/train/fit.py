@@ -171,8 +171,8 @@ def fit(objective, folder, processes, history=(), *, checkpoint_every=30.0, stop
     def diverged(what, where):
         kept = f"the last good checkpoint is {path}" if path.exists() else "no checkpoint had been written yet"
         return TrainingDiverged(
-            f"Training stopped in stage {now.stage}, epoch {now.epoch + 1}, {where}: {what}{objective.at}; {kept}. Lower "
-            "the learning rate, or look at those simulations."
+            f"Training stopped in stage {now.stage}, epoch {now.epoch + 1}, {where}: {what}{objective.at}; {kept}. "
+            "Lower the learning rate, or look at those simulations."
         )
 
     def rate(full):

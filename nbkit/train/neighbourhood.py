@@ -6,6 +6,7 @@ row of it back through the mark.
 """
 
 import hashlib
+from functools import cached_property
 
 import torch
 
@@ -84,7 +85,7 @@ class Neighbourhood:
                 f"kmax is {kmax:g} h/Mpc, which leaves {self.bins} bins; P_dd alone, the reference, needs "
                 f"{len(PARAMETERS)} or more for as many parameters: choose a higher kmax."
             )
-        self.fields, self.centre = Fields(self.joined, processes.device, memory), 0.0
+        self._memory, self.centre = memory, 0.0
         self._micro = micro_batch(self.grid, processes.device)
         counts = self.joined.fiducial, self.joined.pairs
         self.training, self.held_out = zip(*(split(n, validation, seed, i) for i, n in enumerate(counts)), strict=True)
@@ -94,6 +95,11 @@ class Neighbourhood:
                     f"{name} has {len(fiducial)} fiducial simulations and {len(pairs)} pairs; the covariance of "
                     f"{3 * self.bins} spectra needs {2 * (3 * self.bins + 3)} and their derivatives 4 pairs or more."
                 )
+
+    @cached_property
+    def fields(self):
+        """The density fields; read when first asked for, so that a finished run never touches them."""
+        return Fields(self.joined, self.processes.device, self._memory)
 
     def rows(self, fiducial, pairs):
         """Rows of the table of these fiducial simulations and of the ten boxes of each of these pairs."""

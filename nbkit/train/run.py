@@ -1,4 +1,4 @@
-"""What a training leaves behind: one folder, and the Run that is read from it; those that come with the kit are like any."""
+"""What a training leaves behind: one folder, and the Run that is read from it; those of the kit as well."""
 
 import json
 from dataclasses import asdict
@@ -84,8 +84,8 @@ def load(name, preset=None):
 
     Parameters
     ----------
-    name : of a run that comes with the kit ("mini_l2"), of a folder in `train` of `nbkit.disk.runs()`, a path of a folder,
-        or of a file that `LearnedMark.save` wrote.
+    name : of a run that comes with the kit ("mini_l2"), of a folder in `train` of `nbkit.disk.runs()`, the path of a
+        folder, or of a file that `LearnedMark.save` wrote.
     preset : with it, "l2" is short for the bundled run "demo_l2", or whatever the preset is.
     """
     short = [BUNDLED / f"{preset}_{name}"] if preset else []
@@ -178,12 +178,7 @@ def claim(folder, settings, fresh):
         raise ValueError(f"{folder} holds a run with other settings: {what}. Choose another folder, or fresh=True.")
 
 
-def settings_of(training, recipe, grid, mark, simulations, **more):
+def settings_of(training, recipe, grid, mark, **more):
     """All that decides a run, as it is read back from JSON."""
     settings = {"format": FORMAT, "training": asdict(training), "recipe": asdict(recipe), "grid": asdict(grid)}
-    return json.loads(json.dumps(settings | {"mark": mark, "simulations": simulations} | more))
-
-
-def learns(mark):
-    """Whether a mark is a LearnedMark, or another module with parameters."""
-    return isinstance(mark, nn.Module) and any(True for _ in mark.parameters())
+    return json.loads(json.dumps(settings | {"mark": mark} | more))

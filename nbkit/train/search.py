@@ -1,5 +1,5 @@
-"""Where trainings begin: a classical mark, or the additive mark M = sum_a sum_j c_aj B_j(f_a) that is best for the objective,
-put into the learned mark's terms.
+"""Where trainings begin: a classical mark, or the best additive mark, M = sum_a sum_j c_aj B_j(f_a), in the learned
+mark's terms.
 
 The spectra of an additive mark are quadratic in c (`nbkit.measure.cross`), so from cross spectra that are measured once
 an epoch of contrast is a matter of a second, and information a function of some twenty numbers. Heads and c are trained
@@ -27,16 +27,16 @@ from nbkit.train.fit import Objective, fit
 from nbkit.train.information import cross_validated, sample_of
 from nbkit.train.training import Recipe
 
-# The classical mark to start from: of the 48 the best on sigma_8 at kmax = 0.2 h/Mpc. Boxes that imitations are fitted on.
+# The classical mark to start from, of the 48 the best on sigma_8 at kmax = 0.2 h/Mpc; boxes to fit imitations on.
 CLASSICAL, IMITATED_ON = ClassicalMark(2.0, 0.0), 8
-# Smoothing scale of the filters by contrast, about half a cell of the presets; those to choose from on information: below
-# and about a cell [Mpc/h]. Larger ones tell less (notebook 08).
+# Smoothing scale of the filters by contrast, about half a cell of the presets; those to choose from on information:
+# below and about a cell [Mpc/h]. Larger ones tell less (notebook 08).
 R, SCALES = 4.0, (4.0, 7.0)
 # M begins as exp(slope * density). Searches that begin falling and rising stay apart; those that fall end at a lower
 # loss (figures/search_mini.json), and forecasts prefer them, too.
 FALLING, RISING = -2.0, 1.0
-# Learning rate of c, searches by contrast, with other heads to begin with (some end in marks whose summaries heads learn
-# by heart), and steps of a search on information.
+# Learning rate of c, searches by contrast, with other heads to begin with (some end in marks whose summaries heads
+# learn by heart), and steps of a search on information.
 RATE, SEARCHES, STEPS = 0.03, 3, 300
 # Training boxes over which the mean and scatter of S_M are taken, after every step.
 FOLLOWED = 256

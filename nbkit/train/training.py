@@ -238,7 +238,7 @@ class Training:
         return f"papermill notebooks/03_train.ipynb runs/{self.name}.ipynb -p compare False {given}".rstrip()
 
     def recipe_for(self, grid):
-        """The Recipe for boxes of a Grid: of contrast the paper's from 128^3 on, those tuned at `mini` and `demo` below."""
+        """The Recipe for boxes of a Grid; by default of contrast the paper's from 128^3 on, one tuned here below."""
         recipe = self.recipe
         if recipe == "default":
             size = "paper" if grid.n >= 128 else "warm" if grid.n >= 64 else "tuned"
@@ -251,7 +251,7 @@ class Training:
         return replace(recipe, start=start if start in STARTS else "unit", **changed)
 
     def simulations(self, data_root=None):
-        """The set, or for information the sets around the fiducial point, that it trains on; made if they are missing."""
+        """The set, or on information the sets around the fiducial point, to train on; made if they are missing."""
         if self.objective == "contrast":
             return suite(self.preset, sets=("BSQ",), data_root=data_root)["BSQ"]
         return suite(PRESETS[self.preset].near, sets=FIDUCIAL_SETS, data_root=data_root)
@@ -265,14 +265,13 @@ class Training:
 
 def parser():
     """The command line: an option for every field of a `Training`, and where and how it runs."""
-    said = {
-        line.split(" : ")[0].strip(): line.split(" : ")[1] for line in Training.__doc__.splitlines() if " : " in line
-    }
+    documented = (line.split(" : ") for line in Training.__doc__.splitlines() if " : " in line)
+    meaning = {name.strip(): words for name, words in documented}
     line = argparse.ArgumentParser("python -m nbkit.train", description="Train a mark, or go on training it.")
     for each in fields(Training):
         flag, kind = f"--{each.name.replace('_', '-')}", type(each.default)
         how = {"action": argparse.BooleanOptionalAction} if kind is bool else {"type": kind}
-        line.add_argument(flag, default=each.default, help=said[each.name], **how)
+        line.add_argument(flag, default=each.default, help=meaning[each.name], **how)
     line.add_argument("--folder", help="of the run [named after the training, in runs/train]")
     line.add_argument("--data-root", help="folder with Quijote's files, instead of embedded universes")
     line.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:<number>")
@@ -286,7 +285,7 @@ def plain(training):
 
 def cosine_factor(step, steps, warmup):
     """Share of the full learning rate at `step` of `steps`: a straight rise over `warmup`, half a cosine down to 0."""
-    rise = round(warmup * steps)
+    rise = max(1, round(warmup * steps)) if warmup else 0
     if step < rise:
         return (step + 1) / rise
     return 0.5 * (1 + cos(pi * (step - rise) / max(1, steps - rise)))
