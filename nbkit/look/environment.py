@@ -15,7 +15,7 @@ def tidal_eigenvalues(delta, grid, R=10.0):
     ----------
     R : Gaussian smoothing scale [Mpc/h].
     """
-    delta_k = to_fourier(grid.checked(delta), grid)
+    delta_k = to_fourier(grid.check(delta), grid)
     k = grid.wavevector(delta.device, delta.dtype)
     k2 = sum(x**2 for x in k)
     potential = delta_k * smoothing_kernel("gaussian", R, grid, delta_k) / k2.where(k2 > 0, 1)

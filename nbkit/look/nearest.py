@@ -35,7 +35,7 @@ def nearest_classical(M, delta, grid, kmax=0.3, scales=SCALES):
     kmax : of the comparison of marked fields [h/Mpc].
     scales : the R to try [Mpc/h].
     """
-    delta_k, found, ceilings = to_fourier(grid.checked(delta), grid), [], []
+    delta_k, found, ceilings = to_fourier(grid.check(delta), grid), [], []
     for R in scales:
         delta_R = to_real(delta_k * smoothing_kernel("gaussian", R, grid, delta_k), grid)
         known = _Known(delta_R.double().numpy().ravel(), M.double().numpy().ravel())

@@ -41,7 +41,7 @@ class AdditiveMark:
 
     def __call__(self, delta, grid):
         """M(x), shape (..., n, n, n), of a density contrast of that shape."""
-        return self.of_modes(to_fourier(grid.checked(delta), grid), grid)
+        return self.of_modes(to_fourier(grid.check(delta), grid), grid)
 
     def of_modes(self, delta_k, grid):
         """As the call, for a field already transformed."""

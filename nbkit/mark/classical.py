@@ -38,7 +38,7 @@ class ClassicalMark:
 
     def __call__(self, delta, grid):
         """M(x), shape (..., n, n, n), of a density contrast of that shape."""
-        return self.of_modes(to_fourier(grid.checked(delta), grid), grid)
+        return self.of_modes(to_fourier(grid.check(delta), grid), grid)
 
     def of_modes(self, delta_k, grid):
         """As the call, for a field already transformed: many marks share one FFT."""
@@ -84,4 +84,4 @@ class UnitMark:
 
     def __call__(self, delta, grid):
         """Ones of the shape of delta."""
-        return torch.ones_like(grid.checked(delta))
+        return torch.ones_like(grid.check(delta))

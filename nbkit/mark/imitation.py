@@ -38,7 +38,7 @@ def imitation(target, delta, grid, l_max=2, radial="fourier", cross=True, seed=0
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         mark = LearnedMark(grid, l_max, radial, cross)
-    M, filters = target(grid.checked(delta), grid), _filters(target, grid)
+    M, filters = target(grid.check(delta), grid), _filters(target, grid)
     _fit_filters(mark, filters, grid)
     _fit_responses(mark, len(filters), M, delta, grid)
     with torch.no_grad():

@@ -98,7 +98,7 @@ class LearnedMark(nn.Module):
     def forward(self, delta, grid=None):
         """M(x), shape (..., n, n, n), of a density contrast of that shape."""
         grid = grid or self.grid
-        return self.of_modes(to_fourier(grid.checked(delta), grid), grid)
+        return self.of_modes(to_fourier(grid.check(delta), grid), grid)
 
     def of_modes(self, delta_k, grid=None):
         """As the call, for a field that `to_fourier` has already transformed."""
@@ -117,7 +117,7 @@ class LearnedMark(nn.Module):
     def invariants(self, delta, grid=None):
         """Maps of the invariants the mark sees, by name."""
         grid = grid or self.grid
-        return invariants(self.filtered(to_fourier(grid.checked(delta), grid), grid))
+        return invariants(self.filtered(to_fourier(grid.check(delta), grid), grid))
 
     def contributions(self, delta, grid=None):
         """Every term of eta, by name (h_E0, ..., h_x, bias), and last their sum eta and the mark M."""

@@ -20,7 +20,7 @@ from nbkit.disk import read_tensors, write_tensors
 from nbkit.mark.additive import SURVEYED, additive, channels_of, ends_of
 from nbkit.measure.cross import cross_spectra, spectra_of
 from nbkit.mesh.grid import to_fourier
-from nbkit.mesh.summaries import marked_summary
+from nbkit.mesh.spectra import marked_summary
 from nbkit.mesh.threads import generator
 from nbkit.train.contrast import Heads
 from nbkit.train.data import WEIGHTS, TrainingData

@@ -6,8 +6,7 @@ from torch import nn
 from nbkit.disk import read_tensors, write_tensors
 from nbkit.mark.settings import weights_hash
 from nbkit.mesh.grid import to_fourier
-from nbkit.mesh.spectra import spectra_of_modes
-from nbkit.mesh.summaries import marked_spectra, marked_summary, unmarked_summary
+from nbkit.mesh.spectra import marked_spectra, marked_summary, spectra_of_modes, unmarked_summary
 from nbkit.mesh.threads import generator
 from nbkit.train.fields import Fields
 from nbkit.train.negatives import candidates, normalised

@@ -10,7 +10,7 @@ import hashlib
 import torch
 
 from nbkit.forecast.information import cross_validated, sample_of
-from nbkit.mesh.summaries import marked_spectra
+from nbkit.mesh.spectra import marked_spectra
 from nbkit.mesh.threads import generator
 from nbkit.train.data import HELD_OUT, SPLIT
 from nbkit.train.fields import Fields

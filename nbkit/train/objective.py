@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from nbkit.mesh.summaries import marked_spectra, marked_summary
+from nbkit.mesh.spectra import marked_spectra, marked_summary
 from nbkit.train.contrast import Metric, info_nce, mahalanobis_scores
 from nbkit.train.fields import MEMORY_SHARE, free_memory
 

@@ -7,7 +7,7 @@ from nbkit.mark.classical import classical_marks
 from nbkit.mark.settings import identity
 from nbkit.measure.measure import measured
 from nbkit.mesh.grid import Grid
-from nbkit.mesh.summaries import marked_spectra
+from nbkit.mesh.spectra import marked_spectra
 from nbkit.train.shipped import run_folder, shipped_runs
 from nbkit.universe.suite import Preset, suite
 

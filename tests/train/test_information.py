@@ -15,7 +15,7 @@ from nbkit.mark.additive import DENSITY, LEAST, NODES, AdditiveMark, channels_of
 from nbkit.mark.imitation import imitation
 from nbkit.measure.cross import cross_spectra, spectra_of
 from nbkit.mesh.grid import to_fourier
-from nbkit.mesh.summaries import marked_spectra
+from nbkit.mesh.spectra import marked_spectra
 from nbkit.train.information_trainer import InformationTrainer
 from nbkit.train.neighbourhood import Neighbourhood
 from nbkit.train.processes import Processes
