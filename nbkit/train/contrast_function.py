@@ -17,7 +17,7 @@ from torch import nn
 
 from nbkit import disk
 from nbkit.disk import read_tensors, write_tensors
-from nbkit.mark.additive import SURVEYED, additive, channels_of, ends_of
+from nbkit.mark.additive import SURVEYED, additive_mark, channels_of, ends_of
 from nbkit.measure.cross import cross_spectra, spectra_of
 from nbkit.mesh.grid import to_fourier
 from nbkit.mesh.spectra import marked_summary
@@ -151,7 +151,7 @@ def contrastive_function(
     ]
     c = min(found, key=lambda each: each[0])[1].double()
     # Rounded, so that one process and several begin alike: an imitation amplifies the last bits of what it imitates.
-    return additive((c / c.std()).round(decimals=3), ends, channels, delta_k, simulations.grid)
+    return additive_mark((c / c.std()).round(decimals=3), ends, channels, delta_k, simulations.grid)
 
 
 def searched(data, mark, recipe, residual, seed, folder, rate=RATE, **trainer):

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from nbkit.disk import read_tensors, write_tensors
-from nbkit.mark.settings import weights_hash
+from nbkit.mark import weights_hash
 from nbkit.mesh.grid import to_fourier
 from nbkit.mesh.spectra import marked_spectra, marked_summary, spectra_of_modes, unmarked_summary
 from nbkit.mesh.threads import generator

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from nbkit.disk import read_tensors, write_json
-from nbkit.mark.settings import mark_of_settings
+from nbkit.mark import mark_of_settings
 from nbkit.mesh.grid import Grid
 from nbkit.mesh.spectra import marked_spectra, marked_summary, unmarked_summary
 from nbkit.train.checkpoint import restore_weights

@@ -7,7 +7,7 @@ B_i (1 + delta) are measured once, and the information is then a function of som
 import torch
 
 from nbkit.forecast.information import cross_validated, sample_of, wanted_rows
-from nbkit.mark.additive import NODES, SURVEYED, additive, ends_of
+from nbkit.mark.additive import NODES, SURVEYED, additive_mark, ends_of
 from nbkit.measure.cross import cross_spectra, spectra_of
 from nbkit.mesh.grid import to_fourier
 from nbkit.mesh.threads import generator
@@ -37,7 +37,7 @@ def best_function(data, parameters, choices, seed=0):
         table = cross_spectra(data, data.rows(*data.training), channels, ends)
         for slope in SLOPES:
             c, loss = minimised(table, list(map(len, data.training)), len(ends), slope, wanted, seed)
-            found.append((loss, additive(c, ends, channels, delta_k, data.grid)))
+            found.append((loss, additive_mark(c, ends, channels, delta_k, data.grid)))
     return min(found, key=lambda each: each[0])[1]
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from nbkit.mark.imitation import CLASSICAL, IMITATED_ON, imitation
+from nbkit.mark import mark_settings, weights_hash
+from nbkit.mark.additive import CLASSICAL, IMITATED_ON, imitation
 from nbkit.mark.learned import LearnedMark
-from nbkit.mark.settings import mark_settings, weights_hash
 from nbkit.mesh.threads import generator
 from nbkit.train.contrast import Heads
 from nbkit.train.contrast_function import contrastive_function

@@ -8,10 +8,9 @@ import torch
 from torch import nn
 
 from nbkit.forecast.information import wanted_rows
-from nbkit.mark.additive import channels_of
-from nbkit.mark.imitation import CLASSICAL, IMITATED_ON, imitation
+from nbkit.mark import mark_settings, weights_hash
+from nbkit.mark.additive import CLASSICAL, IMITATED_ON, channels_of, imitation
 from nbkit.mark.learned import LearnedMark
-from nbkit.mark.settings import mark_settings, weights_hash
 from nbkit.mesh.threads import generator
 from nbkit.train.data import WEIGHTS
 from nbkit.train.information_trainer import InformationTrainer
