@@ -31,7 +31,7 @@ from nbkit.measure.bundled import suite_spectra
 from nbkit.measure.cross import cross_spectra, spectra_of
 from nbkit.measure.measure import Measured
 from nbkit.mesh.grid import to_fourier
-from nbkit.mesh.summaries import unmarked_summary
+from nbkit.mesh.spectra import unmarked_summary
 from nbkit.train.contrast_function import FALLING, RATE, RISING, Coefficients, R, searched
 from nbkit.train.data import TrainingData
 from nbkit.train.neighbourhood import Neighbourhood

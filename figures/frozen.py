@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from nbkit.mesh.grid import Grid
-from nbkit.mesh.summaries import marked_summary, unmarked_summary
+from nbkit.mesh.spectra import marked_summary, unmarked_summary
 from nbkit.mesh.threads import generator
 from nbkit.train.contrast import Heads
 from nbkit.train.data import WEIGHTS, TrainingData

@@ -11,7 +11,7 @@ from sklearn.decomposition import PCA
 
 from nbkit import disk
 from nbkit.mark.classical import UnitMark
-from nbkit.mesh.summaries import marked_summary, unmarked_summary
+from nbkit.mesh.spectra import marked_summary, unmarked_summary
 from nbkit.train.contrast import mahalanobis_scores
 from nbkit.train.negatives import normalised
 from nbkit.train.run import load_run

@@ -35,9 +35,9 @@ def nearest_classical(M, delta, grid, kmax=0.3, scales=SCALES):
     kmax : of the comparison of marked fields [h/Mpc].
     scales : the R to try [Mpc/h].
     """
-    delta_k, found, ceilings = to_fourier(grid.checked(delta), grid), [], []
+    delta_k, found, ceilings = to_fourier(grid.check(delta), grid), [], []
     for R in scales:
-        delta_R = to_real(delta_k * smoothing_kernel("gaussian", R, grid, delta_k), grid)
+        delta_R = to_real(delta_k * smoothing_kernel(R, grid, delta_k), grid)
         known = _Known(delta_R.double().numpy().ravel(), M.double().numpy().ravel())
         fits = [minimize(known.unexplained, start, method="Nelder-Mead") for start in STARTS]
         best = min(fits, key=lambda fit: fit.fun)

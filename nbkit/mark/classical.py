@@ -1,4 +1,4 @@
-"""Marks: the field M(x) that weighs the density, and the marked field Delta of eq. 1."""
+"""Classical marks M(x), eq. 4: functions of the smoothed density."""
 
 import warnings
 from dataclasses import dataclass
@@ -19,36 +19,35 @@ class ClassicalMark:
     ----------
     p : exponent.
     delta_s : saturation, at least 0.
-    R : smoothing scale of delta_R [Mpc/h].
-    smoothing : "gaussian", exp(-k^2 R^2 / 2), or "tophat", a ball of radius R.
+    R : scale of the Gaussian exp(-k^2 R^2 / 2) that smooths delta to delta_R [Mpc/h].
     """
 
     p: float
     delta_s: float
     R: float = 10.0
-    smoothing: str = "gaussian"
 
     def __post_init__(self):
-        if self.delta_s < 0:
+        if not self.delta_s >= 0:
             raise ValueError(f"delta_s is {self.delta_s}; it must be at least 0.")
         if not self.R > 0:
             raise ValueError(f"R is {self.R}; it must be a positive length in Mpc/h.")
-        if self.smoothing not in ("gaussian", "tophat"):
-            raise ValueError(f'smoothing is {self.smoothing!r}; allowed are "gaussian" and "tophat".')
 
     def __call__(self, delta, grid):
         """M(x), shape (..., n, n, n), of a density contrast of that shape."""
-        return self.of_modes(to_fourier(grid.checked(delta), grid), grid)
+        return self.of_modes(to_fourier(grid.check(delta), grid), grid)
 
     def of_modes(self, delta_k, grid):
         """As the call, for a field already transformed: many marks share one FFT."""
-        return self.of_smoothed(to_real(delta_k * smoothing_kernel(self.smoothing, self.R, grid, delta_k), grid))
+        return self.of_smoothed(to_real(delta_k * smoothing_kernel(self.R, grid, delta_k), grid))
 
     def of_smoothed(self, delta_R):
         """As the call, for a field already smoothed: marks of one R share that too."""
         base = 1 + self.delta_s + delta_R
-        low = 0 if base.is_meta else int((base < BASE_FLOOR).sum())
-        if low:
+        lowest = torch.tensor(BASE_FLOOR) if base.is_meta else base.min()
+        if lowest.isnan():  # as it is wherever one voxel is
+            raise ValueError(f"The smoothed density of {self} is not finite: the field has NaN or inf voxels.")
+        if lowest < BASE_FLOOR:
+            low = int((base < BASE_FLOOR).sum())
             warnings.warn(
                 f"1 + delta_s + delta_R falls below {BASE_FLOOR} in {low} of {base.numel()} voxels of {self}; "
                 f"there it was set to {BASE_FLOOR}. A larger delta_s or R avoids this.",
@@ -58,18 +57,10 @@ class ClassicalMark:
         return ((1 + self.delta_s) / base) ** self.p
 
 
-def smoothing_kernel(smoothing, R, grid, like):
-    """Fourier transform of a smoothing kernel on every mode of the grid, in the precision and place of `like`."""
+def smoothing_kernel(R, grid, like):
+    """exp(-k^2 R^2 / 2) on every mode of the grid, in the precision and place of `like`; R in Mpc/h."""
     shells = grid.shells(like.device, like.real.dtype)
-    x = shells.k * R
-    if smoothing == "gaussian":
-        profile = torch.exp(-(x**2) / 2)
-    else:
-        # Below x = 0.1 the closed form cancels; there 1 - x^2/10 + x^4/280 is exact to 1e-10.
-        safe = x.clamp(min=0.1)
-        ball = 3 * (torch.sin(safe) - safe * torch.cos(safe)) / safe**3
-        profile = torch.where(x < 0.1, 1 - x**2 / 10 + x**4 / 280, ball)
-    return profile[shells.index]
+    return torch.exp(-((shells.k * R) ** 2) / 2)[shells.index]
 
 
 def classical_marks():
@@ -84,4 +75,4 @@ class UnitMark:
 
     def __call__(self, delta, grid):
         """Ones of the shape of delta."""
-        return torch.ones_like(grid.checked(delta))
+        return torch.ones_like(grid.check(delta))

@@ -1,24 +1,41 @@
 """Filtered maps -> eta in one compiled loop over voxels, with its gradient in closed form (float32, CPU).
 
-Does what `invariants`, `transformed` and `Responses.terms` do in plain torch, which is tested. Blocks of voxels stay in
+Does what `invariants`, `mlp_inputs` and `Responses.terms` do in plain torch, which is tested. Blocks of voxels stay in
 the cache, and nothing is kept for the backward pass but the maps. Each h_a is a function of one number, so it comes as
 a table of cubics through its exact values and slopes; the cross term is evaluated as it is.
+
+exp, log and the normal distribution are written so that the compiler runs them on SIMD lanes (calls into libm would be
+made one number at a time). Errors stay below 3e-7 of max(1, |value|).
 """
 
 from math import copysign, floor, isfinite, log1p, pi, sqrt
 
+import numba
 import numpy as np
 import torch
+from llvmlite import ir
+from numba.extending import intrinsic
 
-from nbkit.mark.fastmath import log, normal
 from nbkit.mark.invariants import ALPHA, EPSILON
-from nbkit.mesh.threads import SLICES, kernel, over_slices
+from nbkit.mesh.threads import FASTMATH, SLICES, kernel, over_slices
 
 BLOCK = 256
 SPACING = 1 / 64
-PER_UNIT = np.float32(64)
-EPS, A, A_ROOT3, A2 = np.float32(EPSILON), np.float32(ALPHA), np.float32(ALPHA / 3**0.5), np.float32(2 * ALPHA**2)
-ONE, TWO, THREE = np.float32(1), np.float32(2), np.float32(3)
+f32, i32 = np.float32, np.int32
+PER_UNIT, EPS, A, A_ROOT3, A2 = map(f32, (64, EPSILON, ALPHA, ALPHA / 3**0.5, 2 * ALPHA**2))
+ONE, TWO, THREE, HALF = map(f32, (1, 2, 3, 0.5))
+
+LOG2_E, LN2_HIGH, LN2_LOW = map(f32, (1.4426950408889634, 0.693359375, -2.12194440e-4))
+EXP_MIN, EXP_MAX = f32(-87.0), f32(88.0)
+# Taylor coefficients of exp on |r| <= ln(2)/2, and of atanh(s)/s on |s| <= 0.172.
+E2, E3, E4, E5, E6, E7 = (f32(1 / c) for c in (2, 6, 24, 120, 720, 5040))
+A3, A5, A7, A9 = (f32(1 / c) for c in (3, 5, 7, 9))
+# Abramowitz & Stegun 7.1.26: erf(x) = 1 - (p1 t + ... + p5 t^5) exp(-x^2), t = 1 / (1 + p0 x); error below 1.5e-7.
+P0, P1, P2, P3, P4, P5 = map(f32, (0.3275911, 0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429))
+SQRT_HALF, INV_SQRT_2PI = f32(0.5**0.5), f32((2 * np.pi) ** -0.5)
+SQRT_HALF_BITS = i32(np.array(SQRT_HALF).view(np.int32))
+
+inlined = numba.njit(fastmath=FASTMATH, error_model="numpy", inline="never")
 
 
 class FusedResponse(torch.autograd.Function):
@@ -26,38 +43,39 @@ class FusedResponse(torch.autograd.Function):
 
     Parameters
     ----------
-    cubics : (intervals, 4): h_a = c0 + c1 u + c2 u^2 + c3 u^3 on each interval, u from 0 to 1, all channels in a row.
-    tables : (channels, 2) array: first interval of each channel and the t where it begins, in units of the spacing.
+    maps : (1, 4 or 9, ...) filtered maps.
+    tables : (invariants, 2) array: first interval of each invariant and the t where it begins, in units of the spacing.
+    cubics : (intervals, 4): h_a = c0 + c1 u + c2 u^2 + c3 u^3 on each interval, u from 0 to 1, all invariants in a row.
     cross_w : (width, 3), cross_b, cross_v : (width,): h_x of (E0, E2, I3); width 0 where there is none.
-    maps : 1, 4 or 9 of one shape.
     """
 
     @staticmethod
-    def forward(ctx, cubics, tables, cross_w, cross_b, cross_v, *maps):
-        ctx.save_for_backward(cubics, cross_w, cross_b, cross_v, *maps)
+    def forward(ctx, maps, tables, *weights):
+        ctx.save_for_backward(maps, *weights)
         ctx.tables = tables
-        eta = torch.empty_like(maps[0])
-        weights = [x.detach().contiguous().numpy() for x in (cubics, cross_w, cross_b, cross_v)]
-        flat, out = _nine(maps), eta.view(-1).numpy()
-        over_slices(lambda _, i, j: _eta_loop(*flat, tables, *weights, i, j, out), eta.numel())
+        eta = maps.new_empty(maps.shape[1:])
+        given, out = _arrays(maps, tables, weights), eta.view(-1).numpy()
+        over_slices(lambda _, i, j: _eta_loop(*given, i, j, out), eta.numel())
         return eta
 
     @staticmethod
     def backward(ctx, grad):
-        weights, maps = [x.detach().contiguous() for x in ctx.saved_tensors[:4]], ctx.saved_tensors[4:]
-        grads = [torch.empty_like(f) for f in maps]
-        partial = [torch.zeros(SLICES, *x.shape, dtype=torch.float64) for x in weights]
-        given = *_nine(maps), ctx.tables, *(x.numpy() for x in weights), grad.contiguous().view(-1).numpy()
-        out, sums = _nine(grads), [x.numpy() for x in partial]
-        over_slices(lambda s, i, j: _gradient_loop(*given, *out, *(x[s] for x in sums), i, j), grad.numel())
-        g_cubics, *g_cross = (x.sum(0).float() for x in partial)
-        return g_cubics, None, *g_cross, *grads
+        maps, *weights = ctx.saved_tensors
+        grads = maps.new_empty(maps.shape)
+        sums = [np.zeros((SLICES, *x.shape)) for x in weights]
+        given = *_arrays(maps, ctx.tables, weights), grad.reshape(-1).numpy(), grads.view(len(maps), -1).numpy()
+        over_slices(lambda s, i, j: _gradient_loop(*given, *(x[s] for x in sums), i, j), grad.numel())
+        return grads, None, *(torch.from_numpy(x.sum(0)).float() for x in sums)
+
+
+def _arrays(maps, tables, weights):
+    return maps.detach().reshape(len(maps), -1).numpy(), tables, *(x.detach().contiguous().numpy() for x in weights)
 
 
 def cubics(maps, w, b, v):
-    """Tables of h_a(t) = sum_j v_aj gelu(w_aj t + b_aj) over the range of t found in the maps, for `FusedResponse`.
+    """Tables of h_a(t) = sum_j v_aj gelu(w_aj t + b_aj) over the range of t in the maps, for `FusedResponse`.
 
-    The error is SPACING^4 / 384 times the fourth derivative. Differentiable in w, b, v of shape (channels, width).
+    The error is SPACING^4 / 384 times the fourth derivative. Differentiable in w, b, v of shape (invariants, width).
     """
     pieces, tables, first = [], [], 0
     w, b, v = w.double(), b.double(), v.double()  # differences of neighbouring values would lose digits in float32
@@ -76,7 +94,7 @@ def cubics(maps, w, b, v):
 
 def _ranges(maps):
     """Bounds of t for each invariant, from the extremes of the maps."""
-    bounds = [tuple(map(float, torch.aminmax(f.detach()))) for f in maps]
+    bounds = [tuple(map(float, torch.aminmax(f))) for f in maps.detach()]
     if not all(isfinite(x) for pair in bounds for x in pair):
         raise ValueError("The filtered maps are not finite: the field has NaN or inf voxels, or the filters overflow.")
     squares = [max(-low, high) ** 2 for low, high in bounds]
@@ -85,10 +103,50 @@ def _ranges(maps):
     return E0, (0, log1p(E1)), (0, log1p(E2)), (-0.41, 0.41)
 
 
-def _nine(maps):
-    """Flat arrays of the maps; those beyond l_max are never read and stand empty."""
-    flat = [f.detach().contiguous().view(-1).numpy() for f in maps]
-    return flat + [np.empty(0, np.float32)] * (9 - len(flat))
+@intrinsic
+def _bits(typing_context, x):
+    def codegen(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.IntType(32))
+
+    return numba.int32(numba.float32), codegen
+
+
+@intrinsic
+def _from_bits(typing_context, x):
+    def codegen(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return numba.float32(numba.int32), codegen
+
+
+@inlined
+def exp(x):
+    """e^x for x in [-87, 88]; outside, the value at the nearer end."""
+    x = min(max(x, EXP_MIN), EXP_MAX)
+    n = i32(np.floor(x * LOG2_E + HALF))
+    r = x - f32(n) * LN2_HIGH - f32(n) * LN2_LOW
+    power = ONE + r * (ONE + r * (E2 + r * (E3 + r * (E4 + r * (E5 + r * (E6 + r * E7))))))
+    return power * _from_bits(i32((n + i32(127)) << i32(23)))
+
+
+@inlined
+def log(y):
+    """ln y for normal y > 0."""
+    exponent = i32((_bits(y) - SQRT_HALF_BITS) >> i32(23))
+    m = _from_bits(i32(_bits(y) - i32(exponent << i32(23))))
+    s = (m - ONE) / (m + ONE)
+    q = s * s
+    atanh = s * (ONE + q * (A3 + q * (A5 + q * (A7 + q * A9))))
+    return f32(exponent) * LN2_HIGH + (f32(exponent) * LN2_LOW + TWO * atanh)
+
+
+@inlined
+def normal(z):
+    """Cumulative distribution and density of the standard normal; gelu(z) = z cdf, gelu'(z) = cdf + z density."""
+    decay = exp(-HALF * z * z)
+    t = ONE / (ONE + P0 * SQRT_HALF * abs(z))
+    tail = HALF * decay * t * (P1 + t * (P2 + t * (P3 + t * (P4 + t * P5))))
+    return (tail if z < 0 else ONE - tail), decay * INV_SQRT_2PI
 
 
 @kernel
@@ -116,18 +174,7 @@ def _block_features(f, channels, m, E, t):
 
 
 @kernel
-def _loaded(f0, f1, f2, f3, f4, f5, f6, f7, f8, channels, s, m, f):
-    """Copy the voxels s ... s + m of the maps in use into f."""
-    f[0, :m] = f0[s : s + m]
-    if channels > 1:
-        f[1, :m], f[2, :m], f[3, :m] = f1[s : s + m], f2[s : s + m], f3[s : s + m]
-    if channels > 2:
-        f[4, :m], f[5, :m], f[6, :m] = f4[s : s + m], f5[s : s + m], f6[s : s + m]
-        f[7, :m], f[8, :m] = f7[s : s + m], f8[s : s + m]
-
-
-@kernel
-def _eta_loop(f0, f1, f2, f3, f4, f5, f6, f7, f8, tables, cubics, cross_w, cross_b, cross_v, start, stop, eta):
+def _eta_loop(maps, tables, cubics, cross_w, cross_b, cross_v, start, stop, eta):
     channels = len(tables)
     # All arithmetic is on rows of one array. Compiled loops pick their SIMD or scalar form by how far apart arrays lie,
     # and the forms round differently: on arrays of their own, results would depend on where memory happened to be.
@@ -135,15 +182,16 @@ def _eta_loop(f0, f1, f2, f3, f4, f5, f6, f7, f8, tables, cubics, cross_w, cross
     f, E, t, out = work[:9], work[9:13], work[13:17], work[17]
     for s in range(start, stop, BLOCK):
         m = min(BLOCK, stop - s)
-        _loaded(f0, f1, f2, f3, f4, f5, f6, f7, f8, channels, s, m, f)
+        for c in range(len(maps)):
+            f[c, :m] = maps[c, s : s + m]
         _block_features(f, channels, m, E, t)
         out[:] = 0
         for a in range(channels):
             first, begin = tables[a]
             for i in range(m):
-                x = t[a, i] * PER_UNIT - np.float32(begin)
-                k = np.int32(x)
-                c, u = first + k, x - np.float32(k)
+                x = t[a, i] * PER_UNIT - f32(begin)
+                k = i32(x)
+                c, u = first + k, x - f32(k)
                 out[i] += cubics[c, 0] + u * (cubics[c, 1] + u * (cubics[c, 2] + u * cubics[c, 3]))
         for h in range(len(cross_v)):
             w0, w2, w3, b_h, v_h = cross_w[h, 0], cross_w[h, 1], cross_w[h, 2], cross_b[h], cross_v[h]
@@ -154,36 +202,26 @@ def _eta_loop(f0, f1, f2, f3, f4, f5, f6, f7, f8, tables, cubics, cross_w, cross
 
 
 @kernel
-def _stored(f, channels, s, m, g0, g1, g2, g3, g4, g5, g6, g7, g8):
-    """Copy f, now the gradients of the maps, to where they belong."""
-    g0[s : s + m] = f[0, :m]
-    if channels > 1:
-        g1[s : s + m], g2[s : s + m], g3[s : s + m] = f[1, :m], f[2, :m], f[3, :m]
-    if channels > 2:
-        g4[s : s + m], g5[s : s + m], g6[s : s + m] = f[4, :m], f[5, :m], f[6, :m]
-        g7[s : s + m], g8[s : s + m] = f[7, :m], f[8, :m]
-
-
-@kernel
 def _gradient_loop(
-    f0, f1, f2, f3, f4, f5, f6, f7, f8, tables, cubics, cross_w, cross_b, cross_v, grad,
-    g0, g1, g2, g3, g4, g5, g6, g7, g8, g_cubics, g_cross_w, g_cross_b, g_cross_v, start, stop,
+    maps, tables, cubics, cross_w, cross_b, cross_v, grad,
+    g_maps, g_cubics, g_cross_w, g_cross_b, g_cross_v, start, stop,
 ):  # fmt: skip
     channels = len(tables)
     work = np.empty((22, BLOCK), np.float32)  # one array, for the reason given in _eta_loop
     f, E, t, g_t, g = work[:9], work[9:13], work[13:17], work[17:21], work[21]
     for s in range(start, stop, BLOCK):
         m = min(BLOCK, stop - s)
-        _loaded(f0, f1, f2, f3, f4, f5, f6, f7, f8, channels, s, m, f)
+        for c in range(len(maps)):
+            f[c, :m] = maps[c, s : s + m]
         _block_features(f, channels, m, E, t)
         g[:m] = grad[s : s + m]
         g_t[:] = 0
         for a in range(channels):
             first, begin = tables[a]
             for i in range(m):
-                x = t[a, i] * PER_UNIT - np.float32(begin)
-                k = np.int32(x)
-                c, u = first + k, x - np.float32(k)
+                x = t[a, i] * PER_UNIT - f32(begin)
+                k = i32(x)
+                c, u = first + k, x - f32(k)
                 slope = cubics[c, 1] + u * (TWO * cubics[c, 2] + THREE * u * cubics[c, 3])
                 g_t[a, i] += g[i] * slope * PER_UNIT
                 g_cubics[c, 0] += g[i]
@@ -192,7 +230,7 @@ def _gradient_loop(
                 g_cubics[c, 3] += g[i] * u * u * u
         for h in range(len(cross_v)):
             w0, w2, w3, b_h, v_h = cross_w[h, 0], cross_w[h, 1], cross_w[h, 2], cross_b[h], cross_v[h]
-            sum_v = sum_b = sum_0 = sum_2 = sum_3 = np.float32(0)
+            sum_v = sum_b = sum_0 = sum_2 = sum_3 = f32(0)
             for i in range(m):
                 z = w0 * t[0, i] + w2 * t[2, i] + w3 * t[3, i] + b_h
                 cdf, density = normal(z)
@@ -232,4 +270,5 @@ def _gradient_loop(
                 f[6, i] = over * c + g_det * A_ROOT3 * (TWO * g_zz - g_xx - g_yy)
                 f[7, i] = over * d + g_det * TWO * A * (xy * yz - yy * xz)
                 f[8, i] = over * e + g_det * A * (g_xx - g_yy)
-        _stored(f, channels, s, m, g0, g1, g2, g3, g4, g5, g6, g7, g8)
+        for c in range(len(maps)):
+            g_maps[c, s : s + m] = f[c, :m]

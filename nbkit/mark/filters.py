@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from nbkit.mesh.grid import to_real
-from nbkit.mesh.threads import SLICES, keep_freed, kernel, over_slices
+from nbkit.mesh.threads import SLICES, kernel, over_slices
 
 CHANNELS = [(l, m) for l in range(3) for m in range(-l, l + 1)]
 
@@ -35,18 +35,21 @@ class RadialProfiles(nn.Module):
 
     Parameters
     ----------
-    shared : one learned centre and width for every l instead of one each ("fourier" only).
+    shared : one learned centre and width for every l, the paper's, instead of one each ("fourier" only).
+    r0 : where the centres start, in units of k_Nyq, 0.05 < r0 < 0.60; default 0.30 if shared, else 0.15, 0.25, 0.35.
     """
 
-    def __init__(self, l_max=2, radial="fourier", shared=False):
+    def __init__(self, l_max=2, radial="fourier", shared=False, r0=None):
         super().__init__()
         if l_max not in (0, 1, 2):
             raise ValueError(f"l_max is {l_max!r}; allowed are 0, 1 and 2.")
         if radial not in ("fourier", "gaussians"):
             raise ValueError(f'radial is {radial!r}; allowed are "fourier" and "gaussians".')
+        if r0 is not None and not (isinstance(r0, (int, float)) and R0_LOW < r0 < R0_HIGH):
+            raise ValueError(f"r0 is {r0!r}; it must be a number between {R0_LOW} and {R0_HIGH}, in units of k_Nyq.")
         self.l_max, self.radial, self.shared = l_max, radial, shared
-        r0, sigma = ((R0_SHARED,), (SIGMA_SHARED,)) if shared else (R0[: l_max + 1], SIGMA[: l_max + 1])
-        r0, sigma = torch.tensor(r0), torch.tensor(sigma)
+        centres, sigma = ((R0_SHARED,), (SIGMA_SHARED,)) if shared else (R0[: l_max + 1], SIGMA[: l_max + 1])
+        r0, sigma = torch.tensor(centres if r0 is None else [float(r0)] * len(centres)), torch.tensor(sigma)
         if radial == "fourier":
             self.r0_logit = nn.Parameter(torch.logit((r0 - R0_LOW) / (R0_HIGH - R0_LOW)))
             self.log_sigma = nn.Parameter(sigma.log())
@@ -124,8 +127,8 @@ def harmonics(grid, l_max=2, device="cpu", dtype=torch.float32):
     return norm * (c0[..., None] + c1[..., None] * k_z + c2[..., None] * k_z**2)
 
 
-def filtered(delta_k, G_l, grid, k_cut=None):
-    """f_lm = F^-1[ delta(k) W_MAS^-1 T_tap G_l i^l Y_lm ], eq. 5, as a list of (l_max + 1)^2 maps (..., n, n, n).
+def filter_maps(delta_k, G_l, grid, k_cut=None):
+    """f_lm = F^-1[ delta(k) W_MAS^-1 T_tap G_l i^l Y_lm ], eq. 5, ((l_max + 1)^2, ..., n, n, n).
 
     The taper is 0 from k_Nyq on, so the Nyquist planes, where i k has no real transform, never enter: every map is
     real and turns exactly with the cube.
@@ -144,10 +147,7 @@ def filtered(delta_k, G_l, grid, k_cut=None):
     profiles = sign_norm * taper * G_l
     if delta_k.device.type != "cpu" or delta_k.requires_grad:
         return _maps(delta_k, profiles, grid)
-    if delta_k.ndim == 3:
-        return list(_Filtered.apply(delta_k, profiles, grid))
-    batch = [_Filtered.apply(one, profiles, grid) for one in delta_k.reshape(-1, *grid.half_shape)]
-    return [torch.stack(maps).reshape(*delta_k.shape[:-3], *grid.shape) for maps in zip(*batch, strict=True)]
+    return _FilterMaps.apply(delta_k, profiles, grid)
 
 
 def _maps(delta_k, profiles, grid):
@@ -160,38 +160,38 @@ def _maps(delta_k, profiles, grid):
         Y = c[..., :1] + c[..., 1:2] * k_z + c[..., 2:] * k_z**2
         modes = sharp * (profiles[l][index] * Y)
         maps.append(to_real(1j * modes if l == 1 else modes, grid))
-    return maps
+    return torch.stack(maps)
 
 
-class _Filtered(torch.autograd.Function):
+class _FilterMaps(torch.autograd.Function):
     """The filter bank in one compiled loop a map; its gradient is a sum over the modes of each shell."""
 
     @staticmethod
     def forward(ctx, delta_k, profiles, grid):
-        keep_freed()  # the maps of one simulation take the place of the last one's
         ctx.save_for_backward(delta_k)
         ctx.grid, ctx.shape = grid, profiles.shape
-        modes, maps = torch.empty_like(delta_k), []
-        tables = _loop_tables(grid, profiles.dtype)
-        for c, (l, _) in enumerate(CHANNELS[: len(profiles) ** 2]):
-            given = delta_k.numpy(), profiles[l].detach().numpy(), modes.numpy()
-            over_slices(lambda _, i, j, g=given, c=c, l=l: _filter_loop(*g, l == 1, c, *tables, i, j), grid.n)
-            maps.append(to_real(modes, grid))
-        return tuple(maps)
+        boxes, tables = delta_k.reshape(-1, *grid.half_shape), _loop_tables(grid, profiles.dtype)
+        maps = profiles.new_empty(len(profiles) ** 2, len(boxes), *grid.shape)
+        modes = torch.empty_like(boxes[0])
+        for c, (l, _) in enumerate(CHANNELS[: len(maps)]):
+            for box, out in zip(boxes, maps[c], strict=True):
+                given = box.numpy(), profiles[l].detach().numpy(), modes.numpy()
+                over_slices(lambda _, i, j, g=given, c=c, l=l: _filter_loop(*g, l == 1, c, *tables, i, j), grid.n)
+                out.copy_(to_real(modes, grid))
+        return maps.reshape(-1, *delta_k.shape[:-3], *grid.shape)
 
     @staticmethod
-    def backward(ctx, *grads):
+    def backward(ctx, grads):
         (delta_k,) = ctx.saved_tensors
         grid, tables = ctx.grid, _loop_tables(ctx.grid, delta_k.real.dtype)
-        partial = torch.zeros(SLICES, *ctx.shape, dtype=torch.float64)
-        for c, ((l, _), grad) in enumerate(zip(CHANNELS, grads, strict=False)):
-            modes = torch.fft.rfftn(grad)
-            given = delta_k.numpy(), modes.numpy()
-            out = partial.numpy()[:, l]
-            over_slices(
-                lambda s, i, j, g=given, c=c, l=l, o=out: _shell_loop(*g, o[s], l == 1, c, *tables, i, j), grid.n
-            )
-        return None, partial.sum(0).to(delta_k.real.dtype) / grid.n**3, None
+        boxes, sums = delta_k.reshape(-1, *grid.half_shape), np.zeros((SLICES, *ctx.shape))
+        for c, ((l, _), grads_of_map) in enumerate(zip(CHANNELS, grads, strict=False)):
+            for box, grad in zip(boxes, grads_of_map.reshape(-1, *grid.shape), strict=True):
+                given = box.numpy(), torch.fft.rfftn(grad).numpy()
+                over_slices(
+                    lambda s, i, j, g=given, c=c, l=l: _shell_loop(*g, sums[s, l], l == 1, c, *tables, i, j), grid.n
+                )
+        return None, torch.from_numpy(sums.sum(0)).to(delta_k.real.dtype) / grid.n**3, None
 
 
 @lru_cache(maxsize=8)

@@ -43,7 +43,7 @@ def invariants(f_lm):
     return maps
 
 
-def transformed(maps):
+def mlp_inputs(maps):
     """What the MLPs see: sgn(x) log(1 + |x|) of E0, log(1 + x) of E1 and E2, I3 as it is."""
     squeeze = {"E0": lambda x: x.sign() * x.abs().log1p(), "E1": torch.log1p, "E2": torch.log1p, "I3": lambda x: x}
     return {name: squeeze[name](x) for name, x in maps.items()}

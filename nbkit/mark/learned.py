@@ -1,7 +1,6 @@
-"""Marks: the field M(x) that weighs the density, and the marked field Delta of eq. 1."""
+"""The learned mark M(x), eqs. 8-9: a function of the rotation invariants of the filtered density."""
 
 import json
-import os
 import warnings
 from dataclasses import asdict
 from math import e, log
@@ -9,19 +8,19 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import nn
 from torch.nn.functional import gelu, softplus
 from torch.utils.checkpoint import checkpoint
 
+from nbkit.disk import write_tensors
 from nbkit.mark.cpu import FusedResponse, cubics
-from nbkit.mark.filters import RadialProfiles, filtered
-from nbkit.mark.invariants import invariants, names, transformed
+from nbkit.mark.filters import RadialProfiles, filter_maps
+from nbkit.mark.invariants import invariants, mlp_inputs, names
 from nbkit.mesh.grid import Grid, to_fourier
 
-FORMAT = "nbkit-mark-1"
-# How many voxels the plain path takes at a time: bounds its memory to some 200 MB.
-VOXELS_AT_ONCE = 1 << 18
+FORMAT, FORMAT_BEFORE = "nbkit-mark-2", "nbkit-mark-1"
+# How many voxels the plain path takes at a time, which bounds its memory: two boxes of 128^3.
+VOXELS_AT_ONCE = 2**22
 
 
 class Responses(nn.Module):
@@ -49,7 +48,7 @@ class Responses(nn.Module):
 
     def terms(self, maps):
         """Every term of eta on its own, from the invariants: h_E0 ... h_I3, and h_x where there is a cross term."""
-        seen = transformed(maps)
+        seen = mlp_inputs(maps)
         terms = {}
         for name, w, b, v in zip(self.names, self.w, self.b, self.v, strict=True):
             terms[f"h_{name}"] = gelu(seen[name][..., None] * w + b) @ v.to(seen[name].dtype)
@@ -60,18 +59,18 @@ class Responses(nn.Module):
         return terms
 
     def forward(self, f_lm):
-        """eta of the filtered maps: compiled on the CPU in float32, else plain torch in pieces to bound the memory."""
-        if f_lm[0].device.type == "cpu" and all(x.dtype == torch.float32 for x in (f_lm[0], self.w)):
-            tables = cubics(f_lm, self.w, self.b, self.v)
+        """eta of the filtered maps (1, 4 or 9, ...): compiled on the CPU in float32, else plain torch in pieces."""
+        if f_lm.device.type == "cpu" and f_lm.dtype == self.w.dtype == torch.float32:
+            table, places = cubics(f_lm, self.w, self.b, self.v)
             none = torch.empty(0, 3), torch.empty(0), torch.empty(0)
             cross = (self.cross_w, self.cross_b, self.cross_v) if self.crossed else none
-            return self.bias + FusedResponse.apply(*tables, *cross, *f_lm)
-        pieces = zip(*(f.reshape(-1).split(VOXELS_AT_ONCE) for f in f_lm), strict=True)
-        eta = [checkpoint(self._plain, *piece, use_reentrant=False) for piece in pieces]
-        return torch.cat(eta).reshape(f_lm[0].shape)
+            return self.bias + FusedResponse.apply(f_lm, places, table, *cross)
+        pieces = f_lm.flatten(1).split(VOXELS_AT_ONCE, dim=1)
+        eta = [checkpoint(self._plain, piece, use_reentrant=False, preserve_rng_state=False) for piece in pieces]
+        return torch.cat(eta).reshape(f_lm.shape[1:])
 
-    def _plain(self, *f_lm):
-        return self.bias + sum(self.terms(invariants(f_lm)).values())
+    def _plain(self, f_lm):
+        return self.bias + sum(self.terms(invariants(f_lm.unbind())).values())
 
 
 class LearnedMark(nn.Module):
@@ -84,40 +83,41 @@ class LearnedMark(nn.Module):
     ----------
     grid : the Grid it is made for (trained on).
     l_max : 0, 1 or 2: which multipoles, hence which invariants, it sees.
-    radial, shared : form of the radial profiles, see `RadialProfiles`.
+    radial, shared, r0 : form and start of the radial profiles, see `RadialProfiles`.
     cross : with the cross term h_x(E0, E2, I3), or without.
     """
 
-    def __init__(self, grid, l_max=2, radial="fourier", cross=True, shared=False):
+    def __init__(self, grid, l_max=2, radial="fourier", cross=True, shared=False, r0=None):
         super().__init__()
         self.grid = grid
         self.settings = {"l_max": l_max, "radial": radial, "cross": cross, "shared": shared}
-        self.profiles = RadialProfiles(l_max, radial, shared)
+        self.settings |= {} if r0 is None else {"r0": r0}
+        self.profiles = RadialProfiles(l_max, radial, shared, r0)
         self.responses = Responses(l_max, cross)
 
     def forward(self, delta, grid=None):
         """M(x), shape (..., n, n, n), of a density contrast of that shape."""
         grid = grid or self.grid
-        return self.of_modes(to_fourier(grid.checked(delta), grid), grid)
+        return self.of_modes(to_fourier(grid.check(delta), grid), grid)
 
     def of_modes(self, delta_k, grid=None):
         """As the call, for a field that `to_fourier` has already transformed."""
-        return softplus(self.responses(self.filtered(delta_k, grid or self.grid)))
+        return softplus(self.responses(self.filter_maps(delta_k, grid or self.grid)))
 
     def G_l(self, k):
         """Radial profiles without the taper at k [h/Mpc], shape (l_max + 1, len(k))."""
         x = k / self.grid.k_nyq
         return self.profiles(x.to(self.responses.bias.dtype)).to(x.dtype)
 
-    def filtered(self, delta_k, grid):
-        """The maps f_lm of eq. 5."""
+    def filter_maps(self, delta_k, grid):
+        """The maps f_lm of eq. 5, ((l_max + 1)^2, ..., n, n, n)."""
         k = grid.shells(delta_k.device, delta_k.real.dtype).k
-        return filtered(delta_k, self.G_l(k), grid, k_cut=self.grid.k_nyq)
+        return filter_maps(delta_k, self.G_l(k), grid, k_cut=self.grid.k_nyq)
 
     def invariants(self, delta, grid=None):
         """Maps of the invariants the mark sees, by name."""
         grid = grid or self.grid
-        return invariants(self.filtered(to_fourier(grid.checked(delta), grid), grid))
+        return invariants(self.filter_maps(to_fourier(grid.check(delta), grid), grid))
 
     def contributions(self, delta, grid=None):
         """Every term of eta, by name (h_E0, ..., h_x, bias), and last their sum eta and the mark M."""
@@ -128,11 +128,7 @@ class LearnedMark(nn.Module):
 
     def save(self, path):
         """Write weights, settings and grid to one safetensors file; an older file stays whole until the new one is."""
-        path = Path(path)
-        about = {"format": FORMAT, "settings": json.dumps(self.settings), "grid": json.dumps(asdict(self.grid))}
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-        save_file({name: x.contiguous() for name, x in self.state_dict().items()}, unfinished, metadata=about)
-        unfinished.replace(path)
+        write_tensors(path, self.state_dict(), {"format": FORMAT, "settings": self.settings, "grid": asdict(self.grid)})
 
 
 def load_mark(path, grid=None):
@@ -151,10 +147,14 @@ def load_mark(path, grid=None):
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except SafetensorError as error:
         raise ValueError(f"{path} is damaged or not a safetensors file ({error}).") from error
+    if about.get("format") == FORMAT_BEFORE:
+        about |= {"format": FORMAT, "settings": json.loads(about["settings"]), "grid": json.loads(about["grid"])}
+    elif "nbkit" in about:
+        about = json.loads(about["nbkit"])
     if about.get("format") != FORMAT:
         raise ValueError(f"{path} has the format {about.get('format')!r}; this version of nbkit reads {FORMAT!r}.")
-    trained_on = Grid(**json.loads(about["grid"]))
-    mark = LearnedMark(trained_on, **json.loads(about["settings"]))
+    trained_on = Grid(**about["grid"])
+    mark = LearnedMark(trained_on, **about["settings"])
     mark.load_state_dict(state)
     if grid is not None and grid != trained_on:
         warnings.warn(

@@ -12,7 +12,7 @@ import json
 import numpy as np
 
 from nbkit.disk import BUNDLED, write_atomically
-from nbkit.mark.settings import identity
+from nbkit.mark import identity
 from nbkit.measure.measure import Measured, measured
 from nbkit.universe.suite import PRESETS, SETS, contents, suite
 

@@ -6,7 +6,7 @@ B_i (1 + delta) are measured once, and the information is then a function of som
 
 import torch
 
-from nbkit.mark.additive import NODES, bumps, seen_by
+from nbkit.mark.additive import NODES, bumps, channel_maps
 from nbkit.mesh.grid import to_fourier
 
 
@@ -22,7 +22,7 @@ def cross_spectra(data, rows, channels, ends):
     for row, delta in zip(table, data.fields.parts(rows[:, None]), strict=True):
         delta = delta[0].cpu()
         delta_k = to_fourier(delta, data.grid)
-        seen = seen_by(delta_k, data.grid, channels)
+        seen = channel_maps(delta_k, data.grid, channels)
         fields = torch.cat([bumps(t, *between) for t, between in zip(seen, ends, strict=True)]) * (1 + delta)
         modes = torch.cat([delta_k[None], to_fourier(fields, data.grid)]).flatten(1)[:, mode] * root
         for out, x in zip(row, modes.split(sizes, dim=1), strict=True):

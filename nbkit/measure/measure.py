@@ -10,9 +10,9 @@ from torch.nn.functional import softplus
 
 from nbkit import disk
 from nbkit.disk import write_json
+from nbkit.mark import identity, mark_settings, weights_hash
 from nbkit.mark.classical import ClassicalMark, smoothing_kernel
 from nbkit.mark.learned import LearnedMark
-from nbkit.mark.settings import identity, mark_settings, weights_hash
 from nbkit.mesh.grid import to_fourier, to_real
 from nbkit.mesh.spectra import marked_field, spectra_of_modes
 from nbkit.universe.farm import farm
@@ -143,15 +143,15 @@ class _Pass:
         power = [spectra_of_modes(delta_k, grid=grid).P_dd.expand(3, -1)]
         for mark in marks.values():
             if isinstance(mark, ClassicalMark):
-                key = mark.smoothing, mark.R
+                key = mark.R
                 if key not in smoothed:
-                    smoothed[key] = to_real(delta_k * smoothing_kernel(*key, grid, delta_k), grid)
+                    smoothed[key] = to_real(delta_k * smoothing_kernel(key, grid, delta_k), grid)
                 M = mark.of_smoothed(smoothed[key])
             elif isinstance(mark, LearnedMark):
                 key = weights_hash(mark.profiles), mark.grid
                 if key not in filtered:
                     filtered.clear()  # maps of one filter bank at a time: variants of a mark follow one another
-                    filtered[key] = mark.filtered(delta_k, grid)
+                    filtered[key] = mark.filter_maps(delta_k, grid)
                 M = softplus(mark.responses(filtered[key]))
             else:
                 M = mark.of_modes(delta_k, grid) if hasattr(mark, "of_modes") else mark(delta, grid)

@@ -152,7 +152,7 @@ class Grid:
             _tensor(weight, device, dtype),
         )
 
-    def checked(self, field, name="delta"):
+    def check(self, field, name="delta"):
         """The field itself, if it is a real floating tensor whose last three axes fit this grid."""
         if not isinstance(field, torch.Tensor) or not field.is_floating_point():
             kind = f"{field.dtype} tensor" if isinstance(field, torch.Tensor) else type(field).__name__

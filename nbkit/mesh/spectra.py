@@ -1,7 +1,8 @@
-"""Fields to power spectra: P_dd, P_dm, P_mm of eqs. 2-3, with k and mode counts."""
+"""Fields to P_dd, P_dm, P_mm of eqs. 2-3, and these to what heads and regressors read, S_delta and S_M."""
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from nbkit.mesh.grid import to_fourier
@@ -36,15 +37,10 @@ def spectra(delta, other=None, *, grid, kmax=None):
     grid : the Grid both fields live on; its `mas` says which window to remove.
     kmax : largest mean |k| of a bin [h/Mpc]; default and upper bound k_Nyq.
     """
-    grid.checked(delta)
-    a = to_fourier(delta, grid)
-    b = None
-    if other is not None:
-        if grid.checked(other, "other").shape != delta.shape:
-            raise ValueError(
-                f"delta has shape {tuple(delta.shape)} but other has {tuple(other.shape)}; make them equal."
-            )
-        b = to_fourier(other, grid)
+    grid.check(delta)
+    if other is not None and grid.check(other, "other").shape != delta.shape:
+        raise ValueError(f"delta has shape {tuple(delta.shape)} but other has {tuple(other.shape)}; make them equal.")
+    a, b = (None if field is None else to_fourier(field, grid) for field in (delta, other))
     result = spectra_of_modes(a, b, grid=grid, kmax=kmax)
     for name, field, power in (("delta", delta, result.P_dd), ("other", other, result.P_mm)):
         # One bad voxel spoils every bin, so the few bins tell what a pass over the field would.
@@ -57,11 +53,57 @@ def spectra(delta, other=None, *, grid, kmax=None):
 def spectra_of_modes(a, b=None, *, grid, kmax=None):
     """As `spectra`, for fields that `to_fourier` has already transformed."""
     bins = grid.bins(kmax, a.device, a.real.dtype)
-    if b is None:
-        P_dd, P_dm, P_mm = _Binned.apply(a, a.detach(), bins)[0], None, None
-    else:
-        P_dd, P_dm, P_mm = _Binned.apply(a, b, bins)
+    P_dd, *others = _Binned.apply(a, a.detach() if b is None else b, bins)
+    P_dm, P_mm = (None, None) if b is None else others
     return Spectra(bins.k, P_dd, P_dm, P_mm, bins.modes)
+
+
+def marked_spectra(mark, delta, *, grid, kmax=None, centre=0.0):
+    """P_dd, P_dm and P_mm of a density and its marked field Delta = M (1 + delta) - mean, with one FFT of delta.
+
+    Parameters
+    ----------
+    mark : anything with `of_modes(delta_k, grid)`, or callable as `mark(delta, grid)`, that gives M (..., n, n, n).
+    delta : (..., n, n, n) density contrast.
+    grid : the Grid it lives on.
+    kmax : largest mean |k| of a bin [h/Mpc]; default and upper bound k_Nyq.
+    centre : taken off M first.
+    """
+    delta_k = to_fourier(grid.check(delta), grid)
+    M = mark.of_modes(delta_k, grid) if hasattr(mark, "of_modes") else mark(delta, grid)
+    return spectra_of_modes(delta_k, to_fourier(marked_field(M - centre, delta), grid), grid=grid, kmax=kmax)
+
+
+def unmarked_summary(P_dd):
+    """S_delta = log10 P_dd, shape (..., b)."""
+    _refuse_not_positive(P_dd, "P_dd")
+    return torch.log10(P_dd)
+
+
+def marked_summary(P_dd, P_dm, P_mm):
+    """S_M = [log10(P_mm / P_dd), r(k)], shape (..., 2b); [0, 1] for M = 1."""
+    _refuse_not_positive(P_dd, "P_dd")
+    _refuse_not_positive(P_mm, "P_mm")
+    return torch.cat([torch.log10(P_mm / P_dd), correlation(P_dd, P_dm, P_mm)], dim=-1)
+
+
+def correlation(P_dd, P_dm, P_mm):
+    """r(k) = P_dm / sqrt(P_dd P_mm), between -1 and 1, shape (..., b)."""
+    # Two roots, not the root of a product: the product of two large float32 spectra overflows.
+    return P_dm / (P_dd.sqrt() * P_mm.sqrt())
+
+
+def _refuse_not_positive(power, name):
+    if power.is_meta:
+        return
+    good = (power > 0) & torch.isfinite(power)
+    if not good.all():
+        # Spectra of a field that is constant, or has lost all its digits to rounding, end up here.
+        worst = power[~good].flatten()[0].item()
+        raise ValueError(
+            f"{name} is not a positive number in {int((~good).sum())} of {good.numel()} bins (for one, {worst:.3g}); "
+            "its logarithm needs a field that varies and is finite on every scale kept."
+        )
 
 
 class _Binned(torch.autograd.Function):
@@ -69,11 +111,11 @@ class _Binned(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, a, b, bins):
+        ctx.bins, ctx.shape = bins, a.shape
+        a, b = (x.reshape(-1, x.shape[-3:].numel()) for x in (a, b))
         ctx.save_for_backward(a, b)
-        ctx.bins = bins
         sums = _sums_compiled if a.device.type == "cpu" else _sums
-        power = sums(_flat(a), _flat(b), bins).to(a.real.dtype)
-        return tuple(power.reshape(3, *a.shape[:-3], -1))
+        return tuple(sums(a, b, bins).to(a.real.dtype).reshape(3, *ctx.shape[:-3], -1))
 
     @staticmethod
     def backward(ctx, g_aa, g_ab, g_bb):
@@ -82,18 +124,14 @@ class _Binned(torch.autograd.Function):
         g_aa, g_ab, g_bb = (g.reshape(-1, g.shape[-1]) for g in (g_aa, g_ab, g_bb))
         pairs = ((a, b, g_aa), (b, a, g_bb))
         grads = [
-            gradient(_flat(mine), _flat(theirs), g_auto, g_ab, ctx.bins).reshape(mine.shape) if needed else None
+            gradient(mine, theirs, g_auto, g_ab, ctx.bins).reshape(ctx.shape) if needed else None
             for (mine, theirs, g_auto), needed in zip(pairs, ctx.needs_input_grad[:2], strict=True)
         ]
         return *grads, None
 
 
-def _flat(modes):
-    return modes.reshape(-1, modes.shape[-3:].numel())
-
-
 def _sums(a, b, bins):
-    """(3, batch, b) in float64, on any device."""
+    """(3, batch, b) in float64, of a and b (batch, modes) on any device."""
     mode = bins.mode.long()
     a, b = a[:, mode], b[:, mode]
     products = torch.stack([(x.real * y.real + x.imag * y.imag) * bins.weight for x, y in ((a, a), (a, b), (b, b))])
@@ -110,35 +148,34 @@ def _gradient(mine, theirs, g_auto, g_cross, bins):
 
 
 def _sums_compiled(a, b, bins):
-    partial = torch.zeros(len(a), SLICES, 3, len(bins.k), dtype=torch.float64)
+    out = np.zeros((SLICES, 3, len(a), len(bins.k)))
+    fields = a.detach().numpy(), b.detach().numpy()
     index = bins.mode.numpy(), bins.bin.numpy(), bins.weight.numpy()
-    for a_i, b_i, out in zip(a.detach().numpy(), b.detach().numpy(), partial.numpy(), strict=True):
-        over_slices(lambda s, i, j, a=a_i, b=b_i, out=out: _sum_loop(a, b, *index, i, j, out[s]), len(bins.mode))
-    return partial.sum(1).transpose(0, 1)
+    over_slices(lambda s, i, j: _sum_loop(*fields, *index, i, j, out[s]), len(bins.mode))
+    return torch.from_numpy(out.sum(0))
 
 
 def _gradient_compiled(mine, theirs, g_auto, g_cross, bins):
     grad = torch.zeros_like(mine)
+    given = [x.detach().contiguous().numpy() for x in (mine, theirs, g_auto, g_cross)]
     index = bins.mode.numpy(), bins.bin.numpy(), bins.weight.numpy()
-    rows = zip(
-        *(x.detach().numpy() for x in (mine, theirs, g_auto.contiguous(), g_cross.contiguous(), grad)), strict=True
-    )
-    for row in rows:
-        over_slices(lambda _, i, j, row=row: _gradient_loop(*row[:4], *index, i, j, row[4]), len(bins.mode))
+    over_slices(lambda _, i, j: _gradient_loop(*given, *index, i, j, grad.numpy()), len(bins.mode))
     return grad
 
 
 @kernel
 def _sum_loop(a, b, mode, bin, weight, start, stop, out):
-    for i in range(start, stop):
-        x, y, w, k = a[mode[i]], b[mode[i]], weight[i], bin[i]
-        out[0, k] += w * (x.real * x.real + x.imag * x.imag)
-        out[1, k] += w * (x.real * y.real + x.imag * y.imag)
-        out[2, k] += w * (y.real * y.real + y.imag * y.imag)
+    for row in range(len(a)):
+        for i in range(start, stop):
+            x, y, w, k = a[row, mode[i]], b[row, mode[i]], weight[i], bin[i]
+            out[0, row, k] += w * (x.real * x.real + x.imag * x.imag)
+            out[1, row, k] += w * (x.real * y.real + x.imag * y.imag)
+            out[2, row, k] += w * (y.real * y.real + y.imag * y.imag)
 
 
 @kernel
 def _gradient_loop(mine, theirs, g_auto, g_cross, mode, bin, weight, start, stop, grad):
-    for i in range(start, stop):
-        m, k = mode[i], bin[i]
-        grad[m] = weight[i] * (2 * g_auto[k] * mine[m] + g_cross[k] * theirs[m])
+    for row in range(len(mine)):
+        for i in range(start, stop):
+            m, k = mode[i], bin[i]
+            grad[row, m] = weight[i] * (2 * g_auto[row, k] * mine[row, m] + g_cross[row, k] * theirs[row, m])

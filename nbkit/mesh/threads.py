@@ -38,10 +38,7 @@ def over_slices(function, length, slices=SLICES):
 
 @contextmanager
 def one_thread():
-    """Keep torch to one thread: with small matrices, threads wait for each other longer than they work.
-
-    On a machine that others use, too, that is a factor of ten.
-    """
+    """Keep torch to one thread: on small matrices and a busy machine, threads wait for each other ten times longer."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -65,12 +62,11 @@ def keep_freed():
     """Keep up to 1 GB of freed memory for the next array; True if the C library allows it.
 
     By default glibc hands freed arrays back to the system and takes every page of the next one anew, which costs a
-    64^3 simulation a quarter of its time. Other C libraries are left as they are.
+    64^3 simulation a quarter of its time. Other C libraries are left as they are. It changes the whole process, so it
+    is called where work begins, by what makes suites and by what trains.
     """
-    if not sys.platform.startswith("linux") or not hasattr(ctypes.CDLL(None), "mallopt"):
-        return False
-    mallopt = ctypes.CDLL(None).mallopt
-    return bool(mallopt(TRIM_THRESHOLD, KEPT)) and bool(mallopt(MMAP_THRESHOLD, LARGEST_ON_HEAP))
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform.startswith("linux") else None
+    return mallopt is not None and bool(mallopt(TRIM_THRESHOLD, KEPT) and mallopt(MMAP_THRESHOLD, LARGEST_ON_HEAP))
 
 
 def generator(*words):

@@ -9,7 +9,7 @@ import numpy as np
 
 from nbkit import disk
 from nbkit.disk import write_atomically
-from nbkit.mark.settings import identity
+from nbkit.mark import identity
 from nbkit.recover.pyramid import RegressionRecipe
 from nbkit.recover.regression import Recovery, recovery, recovery_elsewhere, spectra_by_mark
 

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from nbkit.mesh.summaries import marked_summary, unmarked_summary
+from nbkit.mesh.spectra import marked_summary, unmarked_summary
 from nbkit.mesh.threads import generator
 from nbkit.recover.pyramid import RegressionRecipe, fitted
 from nbkit.universe.cosmology import PARAMETERS, PRIOR_LATIN_HYPERCUBE

@@ -31,7 +31,7 @@ def surface_explorer(parts, R=8.0, level=1.6, cells=32):
     grid = parts.grid
     cells, corner = min(cells, grid.n), (slice(min(cells, grid.n)),) * 3
     delta_k = to_fourier(parts.delta, grid)
-    density = 1 + to_real(delta_k * smoothing_kernel("gaussian", R, grid, delta_k), grid)[corner].numpy()
+    density = 1 + to_real(delta_k * smoothing_kernel(R, grid, delta_k), grid)[corner].numpy()
     M = (parts.M() / parts.M().mean())[corner].numpy()
     bottom, top = np.quantile(density, (0.02, 0.995))
     height = slider("1 + delta", min(max(level, round(bottom, 1)), round(top, 1)), round(bottom, 1), round(top, 1), 0.1)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from nbkit.mark.filters import CHANNELS, RadialProfiles, filtered
+from nbkit.mark.filters import CHANNELS, RadialProfiles, filter_maps
 from nbkit.mark.invariants import invariants
 from nbkit.mesh.grid import to_fourier
 from nbkit.mesh.spectra import spectra
@@ -154,7 +154,7 @@ def invariant_explorer(delta, grid):
     def filter_again():
         # Stretching the kernels by s means reading the profiles at s k.
         G = profiles(grid.shells().k * (scale.value / grid.k_nyq))
-        state["maps"] = {"delta": delta} | invariants(filtered(delta_k, G, grid))
+        state["maps"] = {"delta": delta} | invariants(filter_maps(delta_k, G, grid))
         state["limits"] = {name: plots.limits(field, name) for name, field in state["maps"].items()}
         draw()
 

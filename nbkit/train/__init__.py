@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from nbkit.disk import read_tensors, runs, write_tensors
+from nbkit.mark import identity, mark_settings, weights_hash
 from nbkit.mark.learned import LearnedMark
-from nbkit.mark.settings import identity, mark_settings, weights_hash
 from nbkit.mesh.threads import seeded
 from nbkit.train.contrast import LEAST_VARIANCE, Contrast, Heads, MarkedHeads, UnmarkedHeads, heads_for
 from nbkit.train.data import WEIGHTS, Prior

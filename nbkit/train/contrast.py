@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 
-from nbkit.mesh.summaries import marked_spectra, marked_summary
+from nbkit.mesh.spectra import marked_spectra, marked_summary
 from nbkit.train.data import micro_batch
 from nbkit.train.fit import Objective
 

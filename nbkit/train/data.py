@@ -8,10 +8,9 @@ from typing import NamedTuple
 import torch
 
 from nbkit.disk import kept
-from nbkit.mark.settings import identity
+from nbkit.mark import identity
 from nbkit.mesh.grid import to_fourier
-from nbkit.mesh.spectra import spectra_of_modes
-from nbkit.mesh.summaries import marked_spectra, marked_summary, unmarked_summary
+from nbkit.mesh.spectra import marked_spectra, marked_summary, spectra_of_modes, unmarked_summary
 from nbkit.mesh.threads import generator
 from nbkit.train.negatives import candidates, normalised
 from nbkit.universe.cosmology import PRIOR_BSQ

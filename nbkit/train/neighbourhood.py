@@ -10,7 +10,7 @@ from functools import cached_property
 
 import torch
 
-from nbkit.mesh.summaries import marked_spectra
+from nbkit.mesh.spectra import marked_spectra
 from nbkit.mesh.threads import generator
 from nbkit.train.data import HELD_OUT, Fields, micro_batch, slices, split
 from nbkit.train.information import cross_validated, sample_of

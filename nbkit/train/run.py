@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from nbkit.disk import BUNDLED, read_tensors, runs, write_json
+from nbkit.mark import mark_of_settings
 from nbkit.mark.learned import load_mark
-from nbkit.mark.settings import mark_of_settings
 from nbkit.mesh.grid import Grid
-from nbkit.mesh.summaries import marked_spectra, marked_summary, unmarked_summary
+from nbkit.mesh.spectra import marked_spectra, marked_summary, unmarked_summary
 from nbkit.train.contrast import Heads
 from nbkit.train.fit import Progress, part
 from nbkit.train.negatives import normalised

@@ -14,12 +14,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from nbkit.mark.additive import NODES, SURVEYED, additive, channels_of, ends_of
+from nbkit.mark.additive import NODES, SURVEYED, additive_mark, channels_of, ends_of, imitation
 from nbkit.mark.classical import ClassicalMark
-from nbkit.mark.imitation import imitation
 from nbkit.measure.cross import cross_spectra, spectra_of
 from nbkit.mesh.grid import to_fourier
-from nbkit.mesh.summaries import marked_summary
+from nbkit.mesh.spectra import marked_summary
 from nbkit.mesh.threads import generator, seeded
 from nbkit.train.contrast import LEAST_VARIANCE, Contrast, UnmarkedHeads, heads_for
 from nbkit.train.data import DRAWN, WEIGHTS
@@ -186,7 +185,7 @@ def best_by_contrast(data, training, folder, slope=FALLING, searches=SEARCHES, *
     ]
     c = min(found, key=lambda each: each[0])[1].double()
     # Rounded, so that one process and several begin alike: an imitation amplifies the last bits of what it imitates.
-    return additive((c / c.std()).round(decimals=3), ends, channels, delta_k, data.grid)
+    return additive_mark((c / c.std()).round(decimals=3), ends, channels, delta_k, data.grid)
 
 
 def best_on_information(data, wanted, choices, seed, folder, **how):
@@ -209,7 +208,7 @@ def best_on_information(data, wanted, choices, seed, folder, **how):
             mark = Coefficients(len(ends), slope, torch.float64)
             search = InformationSearch(table, sizes, mark, wanted, seed, 1 / data.processes.size)
             loss = fit(search, folder / f"{i}_{slope:g}", data.processes, **how).best_loss
-            found.append((loss, additive(mark.c.detach(), ends, channels, delta_k, data.grid)))
+            found.append((loss, additive_mark(mark.c.detach(), ends, channels, delta_k, data.grid)))
     return min(found, key=lambda each: each[0])[1]
 
 

@@ -9,7 +9,7 @@ from test_train import RECIPE, simulations  # noqa: F401 (fixture)
 
 from nbkit import ClassicalMark
 from nbkit.measure.measure import Measured
-from nbkit.mesh.summaries import marked_spectra
+from nbkit.mesh.spectra import marked_spectra
 from nbkit.train.train import train
 
 

@@ -11,7 +11,7 @@ from nbkit.mesh.grid import to_fourier, to_real
 def test_trace_is_the_smoothed_density(lognormal):
     delta, grid = lognormal(16, 100.0)
     delta_k = to_fourier(delta, grid)
-    smoothed = to_real(delta_k * smoothing_kernel("gaussian", 8.0, grid, delta_k), grid)
+    smoothed = to_real(delta_k * smoothing_kernel(8.0, grid, delta_k), grid)
     trace = tidal_eigenvalues(delta, grid, R=8.0).sum(-1)
     torch.testing.assert_close(trace, smoothed - smoothed.mean(), rtol=0, atol=1e-10)
 

@@ -10,7 +10,7 @@ from fake import FakeSet
 from nbkit.look import latent
 from nbkit.mark.classical import UnitMark
 from nbkit.measure.measure import Measured
-from nbkit.mesh.summaries import marked_spectra
+from nbkit.mesh.spectra import marked_spectra
 from nbkit.show import latent as latent_plots
 from nbkit.train.contrast import Heads
 from nbkit.train.negatives import normalised

@@ -6,7 +6,7 @@ import torch
 from scipy.special import sph_harm_y
 
 from nbkit import Grid
-from nbkit.mark.filters import CHANNELS, RadialProfiles, _Filtered, _maps, filtered, harmonics
+from nbkit.mark.filters import CHANNELS, RadialProfiles, _FilterMaps, _maps, filter_maps, harmonics
 from nbkit.mesh.grid import to_fourier
 
 N, BOX = 16, 100.0
@@ -14,7 +14,7 @@ N, BOX = 16, 100.0
 
 def maps(delta, grid, G=lambda k: torch.ones(3, len(k))):
     k = grid.shells(dtype=delta.dtype).k
-    return filtered(to_fourier(delta, grid), G(k).to(delta.dtype), grid)
+    return filter_maps(to_fourier(delta, grid), G(k).to(delta.dtype), grid)
 
 
 def test_harmonics_agree_with_scipy():
@@ -95,19 +95,19 @@ def test_dipole_turns_as_a_vector():
     torch.testing.assert_close(turned[z], f[z].rot90(1, (0, 1)), atol=1e-12, rtol=0)
 
 
+@pytest.mark.parametrize("batch", [(), (2, 3)])
 @pytest.mark.parametrize("n", [9, 16])
-def test_compiled_and_plain_paths_agree(n):
+def test_compiled_and_plain_paths_agree(n, batch):
     grid = Grid(n, BOX, "PCS")
-    delta_k = to_fourier(torch.randn(n, n, n, dtype=torch.float64), grid)
-    # Profiles reach `_maps` with the taper inside, as `filtered` passes them.
+    delta_k = to_fourier(torch.randn(*batch, n, n, n, dtype=torch.float64), grid)
+    # Profiles reach `_maps` with the taper inside, as `filter_maps` passes them.
     shells = grid.shells(dtype=torch.float64)
     profiles = (torch.randn(3, len(shells.k), dtype=torch.float64) * grid.taper(shells.k)).requires_grad_()
-    plain, compiled = _maps(delta_k, profiles, grid), _Filtered.apply(delta_k, profiles, grid)
-    cotangents = torch.randn(9, n, n, n, dtype=torch.float64)
-    for a, b in zip(plain, compiled, strict=True):
-        torch.testing.assert_close(a, b, atol=1e-12, rtol=0)
+    plain, compiled = _maps(delta_k, profiles, grid), _FilterMaps.apply(delta_k, profiles, grid)
+    cotangents = torch.randn(plain.shape, dtype=torch.float64)
+    torch.testing.assert_close(plain, compiled, atol=1e-12, rtol=0)
     inside = shells.k < grid.k_nyq
-    grads = [torch.autograd.grad(f, profiles, list(cotangents))[0][:, inside] for f in (plain, compiled)]
+    grads = [torch.autograd.grad(f, profiles, cotangents)[0][:, inside] for f in (plain, compiled)]
     torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-10)
 
 
@@ -116,7 +116,7 @@ def test_gradcheck(n):
     grid = Grid(n, BOX, "CIC")
     delta_k = to_fourier(torch.randn(n, n, n, dtype=torch.float64), grid)
     G = torch.randn(3, len(grid.shells().k), dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda G: tuple(filtered(delta_k, G, grid)), G)
+    assert torch.autograd.gradcheck(lambda G: filter_maps(delta_k, G, grid), G)
 
 
 def test_every_map_is_real_and_ends_at_the_taper():
@@ -165,7 +165,26 @@ def test_centres_stay_within_bounds():
     assert profiles.r0.max() <= 0.60
 
 
-@pytest.mark.parametrize(("arguments", "said"), [((3,), "l_max is 3"), ((2, "spline"), "radial is 'spline'")])
+@pytest.mark.parametrize("radial", ["fourier", "gaussians"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_band_passes_start_where_they_are_told(radial, shared):
+    x = torch.linspace(0, 1, 101)
+    G = RadialProfiles(2, radial, shared, r0=0.4)(x)
+    for l in (1, 2):
+        assert abs(float(x[G[l].argmax()]) - 0.4) <= 0.021
+    if radial == "fourier":
+        torch.testing.assert_close(RadialProfiles(2, radial, shared, r0=0.4).r0, torch.full((1 if shared else 3,), 0.4))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((3,), "l_max is 3"),
+        ((2, "spline"), "radial is 'spline'"),
+        *(((2, "fourier", False, r0), f"r0 is {r0!r}.* between 0.05 and 0.6") for r0 in (0.05, 0.6, -1, "0.3")),
+        ((2, "fourier", True, float("nan")), "r0 is nan"),
+    ],
+)
 def test_impossible_profiles_are_refused(arguments, said):
     with pytest.raises(ValueError, match=said):
         RadialProfiles(*arguments)

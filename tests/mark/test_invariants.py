@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from nbkit.mark.invariants import NAMES, invariants, names, quadrupole, transformed
+from nbkit.mark.invariants import NAMES, invariants, mlp_inputs, names, quadrupole
 
 
 def random_maps(count=500):
@@ -45,7 +45,7 @@ def test_extreme_shapes_reach_the_bounds():
 
 def test_gradients_are_finite_where_the_field_is_empty():
     f = [torch.zeros(3, dtype=torch.float64, requires_grad=True) for _ in range(9)]
-    maps = transformed(invariants(f))
+    maps = mlp_inputs(invariants(f))
     for grad in torch.autograd.grad(sum(x.sum() for x in maps.values()), f):
         assert torch.isfinite(grad).all()
     assert torch.autograd.gradcheck(
@@ -55,7 +55,7 @@ def test_gradients_are_finite_where_the_field_is_empty():
 
 def test_input_transform():
     maps = {name: torch.tensor([0.0, 1.5]) for name in NAMES} | {"E0": torch.tensor([-1.5, 1.5])}
-    seen = transformed(maps)
+    seen = mlp_inputs(maps)
     log = float(np.log(2.5))
     torch.testing.assert_close(seen["E0"], torch.tensor([-log, log]))
     torch.testing.assert_close(seen["E1"], torch.tensor([0.0, log]))

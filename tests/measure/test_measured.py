@@ -3,16 +3,16 @@ import pytest
 import torch
 
 from nbkit import ClassicalMark, LearnedMark, disk
+from nbkit.mark import identity
 from nbkit.mark.classical import classical_marks
-from nbkit.mark.settings import identity
 from nbkit.measure.measure import measured
 from nbkit.mesh.grid import Grid
-from nbkit.mesh.summaries import marked_spectra
+from nbkit.mesh.spectra import marked_spectra
 from nbkit.train.shipped import run_folder, shipped_runs
 from nbkit.universe.suite import Preset, suite
 
 TINY = Preset("tiny", Grid(16, 125.0, "PCS"), 2, 2, 5, 3, 16, 1, 2)
-MARKS = {"up": ClassicalMark(2.0, 0.1), "down": ClassicalMark(-1.0, 0.2, R=15.0, smoothing="tophat")}
+MARKS = {"up": ClassicalMark(2.0, 0.1), "down": ClassicalMark(-1.0, 0.2, R=15.0)}
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from nbkit import ClassicalMark, Grid, marked_field, spectra
-from nbkit.mesh.summaries import correlation, marked_spectra, marked_summary, unmarked_summary
+from nbkit.mesh.spectra import correlation, marked_spectra, marked_summary, unmarked_summary
 
 
 def unit_mark(delta, grid):

@@ -5,7 +5,7 @@ import pytest
 from trainings import all_marks, shipped
 
 from nbkit import ClassicalMark
-from nbkit.mark.settings import identity
+from nbkit.mark import identity
 from nbkit.measure.measure import Measured
 from nbkit.recover.recovered import SHIPPED, _asked, recovered, ship_recoveries
 from nbkit.recover.regression import recovery, spectra_by_mark

@@ -11,8 +11,8 @@ from test_train import RECIPE, one_thread, simulations, small  # noqa: F401 (fix
 from training_process import FROM_FUNCTION
 
 from nbkit.disk import read_tensors
-from nbkit.mark.settings import weights_hash
-from nbkit.mesh.summaries import marked_spectra
+from nbkit.mark import weights_hash
+from nbkit.mesh.spectra import marked_spectra
 from nbkit.train.contrast_function import RATE, SEARCHES, Coefficients, contrastive_function
 from nbkit.train.processes import Processes
 from nbkit.train.recipe import Recipe

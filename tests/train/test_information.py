@@ -11,11 +11,10 @@ import torch
 from nbkit import ClassicalMark, Grid
 from nbkit.disk import read_tensors
 from nbkit.forecast.information import Sample, cross_validated, derivatives, fisher, halves, naive, weights
-from nbkit.mark.additive import DENSITY, LEAST, NODES, AdditiveMark, channels_of, seen_by
-from nbkit.mark.imitation import imitation
+from nbkit.mark.additive import DENSITY, LEAST, NODES, AdditiveMark, channel_maps, channels_of, imitation
 from nbkit.measure.cross import cross_spectra, spectra_of
 from nbkit.mesh.grid import to_fourier
-from nbkit.mesh.summaries import marked_spectra
+from nbkit.mesh.spectra import marked_spectra
 from nbkit.train.information_trainer import InformationTrainer
 from nbkit.train.neighbourhood import Neighbourhood
 from nbkit.train.processes import Processes
@@ -373,7 +372,7 @@ def test_spectra_of_an_additive_mark_are_quadratic_in_its_coefficients(sets):
 
 def test_the_density_channel_is_the_density_as_painted():
     delta = torch.randn(*GRID.shape, generator=torch.Generator().manual_seed(2)).exp()
-    seen = seen_by(to_fourier(delta, GRID), GRID, (("E0", 8.0), DENSITY))
+    seen = channel_maps(to_fourier(delta, GRID), GRID, (("E0", 8.0), DENSITY))
     assert torch.allclose(seen[1], delta.log1p(), atol=1e-5) and float(seen[0].std()) < float(seen[1].std()) / 2
 
 

@@ -20,8 +20,8 @@ from training_process import RECIPE
 
 from nbkit import ClassicalMark, Grid, LearnedMark
 from nbkit.disk import read_tensors, write_atomically, write_tensors
+from nbkit.mark import weights_hash
 from nbkit.mark.classical import UnitMark
-from nbkit.mark.settings import weights_hash
 from nbkit.train.contrast import Heads
 from nbkit.train.data import TrainingData
 from nbkit.train.fields import Fields
