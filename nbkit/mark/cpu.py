@@ -43,33 +43,36 @@ class FusedResponse(torch.autograd.Function):
 
     Parameters
     ----------
-    maps : (1, 4 or 9, ...) filtered maps.
     tables : (invariants, 2) array: first interval of each invariant and the t where it begins, in units of the spacing.
     cubics : (intervals, 4): h_a = c0 + c1 u + c2 u^2 + c3 u^3 on each interval, u from 0 to 1, all invariants in a row.
     cross_w : (width, 3), cross_b, cross_v : (width,): h_x of (E0, E2, I3); width 0 where there is none.
+    maps : 1, 4 or 9 of one shape.
     """
 
     @staticmethod
-    def forward(ctx, maps, tables, *weights):
-        ctx.save_for_backward(maps, *weights)
+    def forward(ctx, tables, cubics, cross_w, cross_b, cross_v, *maps):
+        weights, eta = (cubics, cross_w, cross_b, cross_v), torch.empty(maps[0].shape)
+        ctx.save_for_backward(*weights, *maps)
         ctx.tables = tables
-        eta = maps.new_empty(maps.shape[1:])
-        given, out = _arrays(maps, tables, weights), eta.view(-1).numpy()
+        given, out = (_flat(maps), tables, *_arrays(weights)), eta.view(-1).numpy()
         over_slices(lambda _, i, j: _eta_loop(*given, i, j, out), eta.numel())
         return eta
 
     @staticmethod
     def backward(ctx, grad):
-        maps, *weights = ctx.saved_tensors
-        grads = maps.new_empty(maps.shape)
-        sums = [np.zeros((SLICES, *x.shape)) for x in weights]
-        given = *_arrays(maps, ctx.tables, weights), grad.reshape(-1).numpy(), grads.view(len(maps), -1).numpy()
+        weights, maps = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
+        grads, sums = [torch.empty(f.shape) for f in maps], [np.zeros((SLICES, *x.shape)) for x in weights]
+        given = _flat(maps), ctx.tables, *_arrays(weights), *_flat([grad]), _flat(grads)
         over_slices(lambda s, i, j: _gradient_loop(*given, *(x[s] for x in sums), i, j), grad.numel())
-        return grads, None, *(torch.from_numpy(x.sum(0)).float() for x in sums)
+        return None, *(torch.from_numpy(x.sum(0)).float() for x in sums), *grads
 
 
-def _arrays(maps, tables, weights):
-    return maps.detach().reshape(len(maps), -1).numpy(), tables, *(x.detach().contiguous().numpy() for x in weights)
+def _arrays(tensors):
+    return tuple(x.detach().contiguous().numpy() for x in tensors)
+
+
+def _flat(maps):
+    return tuple(f.ravel() for f in _arrays(maps))
 
 
 def cubics(maps, w, b, v):
@@ -94,7 +97,7 @@ def cubics(maps, w, b, v):
 
 def _ranges(maps):
     """Bounds of t for each invariant, from the extremes of the maps."""
-    bounds = [tuple(map(float, torch.aminmax(f))) for f in maps.detach()]
+    bounds = [tuple(map(float, torch.aminmax(f.detach()))) for f in maps]
     if not all(isfinite(x) for pair in bounds for x in pair):
         raise ValueError("The filtered maps are not finite: the field has NaN or inf voxels, or the filters overflow.")
     squares = [max(-low, high) ** 2 for low, high in bounds]
@@ -183,7 +186,7 @@ def _eta_loop(maps, tables, cubics, cross_w, cross_b, cross_v, start, stop, eta)
     for s in range(start, stop, BLOCK):
         m = min(BLOCK, stop - s)
         for c in range(len(maps)):
-            f[c, :m] = maps[c, s : s + m]
+            f[c, :m] = maps[c][s : s + m]
         _block_features(f, channels, m, E, t)
         out[:] = 0
         for a in range(channels):
@@ -212,7 +215,7 @@ def _gradient_loop(
     for s in range(start, stop, BLOCK):
         m = min(BLOCK, stop - s)
         for c in range(len(maps)):
-            f[c, :m] = maps[c, s : s + m]
+            f[c, :m] = maps[c][s : s + m]
         _block_features(f, channels, m, E, t)
         g[:m] = grad[s : s + m]
         g_t[:] = 0
@@ -271,4 +274,4 @@ def _gradient_loop(
                 f[7, i] = over * d + g_det * TWO * A * (xy * yz - yy * xz)
                 f[8, i] = over * e + g_det * A * (g_xx - g_yy)
         for c in range(len(maps)):
-            g_maps[c, s : s + m] = f[c, :m]
+            g_maps[c][s : s + m] = f[c, :m]

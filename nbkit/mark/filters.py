@@ -128,7 +128,7 @@ def harmonics(grid, l_max=2, device="cpu", dtype=torch.float32):
 
 
 def filter_maps(delta_k, G_l, grid, k_cut=None):
-    """f_lm = F^-1[ delta(k) W_MAS^-1 T_tap G_l i^l Y_lm ], eq. 5, ((l_max + 1)^2, ..., n, n, n).
+    """f_lm = F^-1[ delta(k) W_MAS^-1 T_tap G_l i^l Y_lm ], eq. 5, as (l_max + 1)^2 maps (..., n, n, n).
 
     The taper is 0 from k_Nyq on, so the Nyquist planes, where i k has no real transform, never enter: every map is
     real and turns exactly with the cube.
@@ -160,7 +160,7 @@ def _maps(delta_k, profiles, grid):
         Y = c[..., :1] + c[..., 1:2] * k_z + c[..., 2:] * k_z**2
         modes = sharp * (profiles[l][index] * Y)
         maps.append(to_real(1j * modes if l == 1 else modes, grid))
-    return torch.stack(maps)
+    return tuple(maps)
 
 
 class _FilterMaps(torch.autograd.Function):
@@ -171,17 +171,16 @@ class _FilterMaps(torch.autograd.Function):
         ctx.save_for_backward(delta_k)
         ctx.grid, ctx.shape = grid, profiles.shape
         boxes, tables = delta_k.reshape(-1, *grid.half_shape), _loop_tables(grid, profiles.dtype)
-        maps = profiles.new_empty(len(profiles) ** 2, len(boxes), *grid.shape)
-        modes = torch.empty_like(boxes[0])
-        for c, (l, _) in enumerate(CHANNELS[: len(maps)]):
-            for box, out in zip(boxes, maps[c], strict=True):
-                given = box.numpy(), profiles[l].detach().numpy(), modes.numpy()
+        modes, maps = torch.empty_like(boxes), []
+        for c, (l, _) in enumerate(CHANNELS[: len(profiles) ** 2]):
+            for box, out in zip(boxes.numpy(), modes.numpy(), strict=True):
+                given = box, profiles[l].detach().numpy(), out
                 over_slices(lambda _, i, j, g=given, c=c, l=l: _filter_loop(*g, l == 1, c, *tables, i, j), grid.n)
-                out.copy_(to_real(modes, grid))
-        return maps.reshape(-1, *delta_k.shape[:-3], *grid.shape)
+            maps.append(to_real(modes, grid).reshape(*delta_k.shape[:-3], *grid.shape))
+        return tuple(maps)
 
     @staticmethod
-    def backward(ctx, grads):
+    def backward(ctx, *grads):
         (delta_k,) = ctx.saved_tensors
         grid, tables = ctx.grid, _loop_tables(ctx.grid, delta_k.real.dtype)
         boxes, sums = delta_k.reshape(-1, *grid.half_shape), np.zeros((SLICES, *ctx.shape))

@@ -59,18 +59,18 @@ class Responses(nn.Module):
         return terms
 
     def forward(self, f_lm):
-        """eta of the filtered maps (1, 4 or 9, ...): compiled on the CPU in float32, else plain torch in pieces."""
-        if f_lm.device.type == "cpu" and f_lm.dtype == self.w.dtype == torch.float32:
+        """eta of the filtered maps: compiled on the CPU in float32, else plain torch in pieces to bound the memory."""
+        if f_lm[0].device.type == "cpu" and f_lm[0].dtype == self.w.dtype == torch.float32:
             table, places = cubics(f_lm, self.w, self.b, self.v)
             none = torch.empty(0, 3), torch.empty(0), torch.empty(0)
             cross = (self.cross_w, self.cross_b, self.cross_v) if self.crossed else none
-            return self.bias + FusedResponse.apply(f_lm, places, table, *cross)
-        pieces = f_lm.flatten(1).split(VOXELS_AT_ONCE, dim=1)
-        eta = [checkpoint(self._plain, piece, use_reentrant=False, preserve_rng_state=False) for piece in pieces]
-        return torch.cat(eta).reshape(f_lm.shape[1:])
+            return self.bias + FusedResponse.apply(places, table, *cross, *f_lm)
+        pieces = zip(*(f.reshape(-1).split(VOXELS_AT_ONCE) for f in f_lm), strict=True)
+        eta = [checkpoint(self._plain, *piece, use_reentrant=False, preserve_rng_state=False) for piece in pieces]
+        return torch.cat(eta).reshape(f_lm[0].shape)
 
-    def _plain(self, f_lm):
-        return self.bias + sum(self.terms(invariants(f_lm.unbind())).values())
+    def _plain(self, *f_lm):
+        return self.bias + sum(self.terms(invariants(f_lm)).values())
 
 
 class LearnedMark(nn.Module):
@@ -110,7 +110,7 @@ class LearnedMark(nn.Module):
         return self.profiles(x.to(self.responses.bias.dtype)).to(x.dtype)
 
     def filter_maps(self, delta_k, grid):
-        """The maps f_lm of eq. 5, ((l_max + 1)^2, ..., n, n, n)."""
+        """The maps f_lm of eq. 5."""
         k = grid.shells(delta_k.device, delta_k.real.dtype).k
         return filter_maps(delta_k, self.G_l(k), grid, k_cut=self.grid.k_nyq)
 

@@ -122,7 +122,7 @@ def kernels(G_l, k_nyq, n=96, width=120.0):
     point = torch.zeros(grid.shape)
     point[n // 2, n // 2, n // 2] = 1 / grid.cell_size**3
     with torch.no_grad():
-        return filter_maps(to_fourier(point, grid), G_l(grid.shells().k), grid, k_cut=k_nyq), grid
+        return torch.stack(filter_maps(to_fourier(point, grid), G_l(grid.shells().k), grid, k_cut=k_nyq)), grid
 
 
 # The planes in which each kernel shows its lobes, and one representative of each l for the publication row.

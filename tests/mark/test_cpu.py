@@ -45,13 +45,14 @@ def test_agrees_with_autograd(l_max, cross):
     fused, plain = responses(l_max, cross), Responses(l_max, cross).double()
     plain.load_state_dict(fused.state_dict())
     # Heavy tails as in a density field, and enough voxels for several blocks and slices, the last one not full.
-    maps = torch.randn((l_max + 1) ** 2, 3, 41, 43) ** 3
+    maps = [torch.randn(3, 41, 43) ** 3 for _ in range((l_max + 1) ** 2)]
     cotangent = torch.randn(3, 41, 43)
-    single, double = maps.clone().requires_grad_(), maps.double().requires_grad_()
+    single = [f.clone().requires_grad_() for f in maps]
+    double = [f.double().requires_grad_() for f in maps]
     eta, exact = fused(single), plain(double)
     np.testing.assert_allclose(eta.detach(), exact.detach(), rtol=1e-5, atol=1e-5)
-    ours = torch.autograd.grad(eta, [single, *fused.parameters()], cotangent)
-    theirs = torch.autograd.grad(exact, [double, *plain.parameters()], cotangent.double())
+    ours = torch.autograd.grad(eta, [*single, *fused.parameters()], cotangent)
+    theirs = torch.autograd.grad(exact, [*double, *plain.parameters()], cotangent.double())
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * float(b.abs().max()))
 
@@ -59,13 +60,13 @@ def test_agrees_with_autograd(l_max, cross):
 def test_gradients_are_finite_on_empty_and_constant_maps():
     module = responses(2, True)
     for value in (0.0, 1e-20, 3.0):
-        maps = torch.full((9, 4, 4, 4), value, requires_grad=True)
-        grads = torch.autograd.grad(module(maps).sum(), [maps, *module.parameters()])
+        maps = [torch.full((4, 4, 4), value, requires_grad=True) for _ in range(9)]
+        grads = torch.autograd.grad(module(maps).sum(), [*maps, *module.parameters()])
         assert all(torch.isfinite(g).all() for g in grads)
 
 
 def test_the_number_of_threads_changes_nothing():
-    module, maps = responses(2, True), torch.randn(9, 20, 20, 20, requires_grad=True)
+    module, maps = responses(2, True), [torch.randn(20, 20, 20, requires_grad=True) for _ in range(9)]
     threads, results = torch.get_num_threads(), []
     for count in (1, 2):
         torch.set_num_threads(count)
@@ -76,7 +77,7 @@ def test_the_number_of_threads_changes_nothing():
 
 
 def test_maps_that_are_not_finite_are_refused():
-    maps = torch.zeros(9, 4, 4, 4)
-    maps[3, 1, 2, 3] = torch.inf
+    maps = [torch.zeros(4, 4, 4) for _ in range(9)]
+    maps[3][1, 2, 3] = torch.inf
     with pytest.raises(ValueError, match="not finite"):
         responses(2, True)(maps)

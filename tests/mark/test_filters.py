@@ -104,7 +104,7 @@ def test_compiled_and_plain_paths_agree(n, batch):
     shells = grid.shells(dtype=torch.float64)
     profiles = (torch.randn(3, len(shells.k), dtype=torch.float64) * grid.taper(shells.k)).requires_grad_()
     plain, compiled = _maps(delta_k, profiles, grid), _FilterMaps.apply(delta_k, profiles, grid)
-    cotangents = torch.randn(plain.shape, dtype=torch.float64)
+    cotangents = [torch.randn(f.shape, dtype=torch.float64) for f in plain]
     torch.testing.assert_close(plain, compiled, atol=1e-12, rtol=0)
     inside = shells.k < grid.k_nyq
     grads = [torch.autograd.grad(f, profiles, cotangents)[0][:, inside] for f in (plain, compiled)]
