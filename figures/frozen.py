@@ -35,7 +35,7 @@ def info_nce_of(power, label, grid, recipe, kmax, residual=True, seed=0):
 
     Parameters
     ----------
-    power : Measured spectra of the training set.
+    power : Measurement of the training set.
     label : of the mark among them.
     grid : Grid of the boxes.
     recipe, kmax, residual, seed : as of `nbkit.train.train`; kmax is at most that of the spectra.

@@ -18,7 +18,7 @@ from nbkit.forecast.bootstrap import resampled, resamples
 from nbkit.forecast.fisher import ingredients
 from nbkit.mark.additive import DENSITY, channels_of
 from nbkit.mark.classical import classical_marks
-from nbkit.measure.measure import measured
+from nbkit.measure import measure
 from nbkit.train.neighbourhood import Neighbourhood
 from nbkit.train.processes import Processes, chosen_device
 from nbkit.train.search import SCALES, best_function
@@ -63,7 +63,7 @@ def main():
     rivals = set(best_classical(boxes, KMAX).values())
     classical = {label: classical_marks()[label] for label in sorted(rivals)}
     tapered = {f"{label}, tapered": TaperedMark(mark.p, mark.delta_s) for label, mark in classical.items()}
-    spectra = measured(boxes, found | classical | tapered)
+    spectra = measure(boxes, found | classical | tapered)
     given = {label: ingredients(spectra, label, KMAX) for label in found | classical | tapered}
     weights = resamples(given[PLAIN].n_s, given[PLAIN].pairs)
     forecast = {label: resampled(each, weights) for label, each in given.items()}

@@ -14,6 +14,8 @@ from nbkit.mesh.grid import to_fourier, to_real
 
 # Bumps an invariant, from its RARE quantile to the opposite one; beyond, M stays constant.
 NODES, RARE = 7, 0.003
+# Version of the shape of `bumps`: raise it when they change, and no cross spectra from before are found.
+BUMPS = 1
 # Boxes that tell the quantiles, and the value below which M falls in one voxel of a thousand: softplus, which an
 # imitation has to pass through, is nearly straight above it.
 SURVEYED, LEAST = 16, 2.0

@@ -1,7 +1,6 @@
 """Marks: the field M(x) that weighs the density, and the marked field Delta of eq. 1."""
 
 import json
-import os
 import warnings
 from dataclasses import asdict
 from math import e, log
@@ -9,11 +8,12 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import nn
 from torch.nn.functional import gelu, softplus
 from torch.utils.checkpoint import checkpoint
 
+from nbkit import disk
 from nbkit.mark.cpu import FusedResponse, cubics
 from nbkit.mark.filters import RadialProfiles, filtered
 from nbkit.mark.invariants import invariants, names, transformed
@@ -130,9 +130,7 @@ class LearnedMark(nn.Module):
         """Write weights, settings and grid to one safetensors file; an older file stays whole until the new one is."""
         path = Path(path)
         about = {"format": FORMAT, "settings": json.dumps(self.settings), "grid": json.dumps(asdict(self.grid))}
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-        save_file({name: x.contiguous() for name, x in self.state_dict().items()}, unfinished, metadata=about)
-        unfinished.replace(path)
+        disk.write_atomically(path, save({name: x.contiguous() for name, x in self.state_dict().items()}, about))
 
 
 def load_mark(path, grid=None):

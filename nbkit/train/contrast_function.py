@@ -5,7 +5,6 @@ measured once make an epoch of contrastive training a matter of a second. Heads 
 mark are, in a run of its own: checkpoints, history, resume and processes are the trainer's.
 """
 
-import hashlib
 import json
 from dataclasses import asdict, replace
 from math import inf
@@ -15,10 +14,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from nbkit import disk
-from nbkit.disk import read_tensors, write_tensors
+from nbkit.disk import read_tensors
 from nbkit.mark.additive import SURVEYED, additive, channels_of, ends_of
-from nbkit.measure.cross import cross_spectra, spectra_of
+from nbkit.measure.cross import keep_cross_spectra, spectra_of
 from nbkit.mesh.grid import to_fourier
 from nbkit.mesh.summaries import marked_summary
 from nbkit.mesh.threads import generator
@@ -138,13 +136,12 @@ def contrastive_function(
     ends = ends_of(delta_k, simulations.grid, channels)
     data = TrainingData(simulations, recipe, kmax, seed, processes, memory)
     data.load_summaries(folder)
-    # The same for all seeds and recipes.
-    which = json.dumps([fingerprint(simulations), kmax, channels, ends]).encode()
-    path = disk.runs() / "cross" / f"{hashlib.sha256(which).hexdigest()[:16]}.safetensors"
-    if processes.first and not path.exists():
-        write_tensors(path, {"cross": cross_spectra(data, torch.arange(len(simulations)), channels, ends).float()}, {})
+    # The same for all seeds and recipes; the first process measures them, the others read.
+    asked = simulations, data, torch.arange(len(simulations)), channels, ends, torch.float32
+    if processes.first:
+        keep_cross_spectra(*asked)
     processes.wait()
-    data.S_M = read_tensors(path, processes.device)[0]["cross"]
+    data.S_M = keep_cross_spectra(*asked, device=processes.device)
     found = [
         searched(data, Coefficients(len(channels), slope), recipe, residual, (seed, k), folder / str(k), **trainer)
         for k in range(searches)

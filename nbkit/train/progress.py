@@ -6,7 +6,7 @@ from math import inf
 from tqdm.auto import tqdm
 
 from nbkit.train.recipe import cosine_factor
-from nbkit.universe.farm import watched
+from nbkit.universe.farm import is_watched
 
 HISTORY = ("stage", "epoch", "passes", "train_loss", "val_loss", "learning_rate", "seconds")
 
@@ -64,7 +64,7 @@ class Bar:
 
     def __init__(self, progress, epochs, steps, show=None):
         self._progress, self._epochs = progress, epochs
-        show = watched() if show is None else show
+        show = is_watched() if show is None else show
         start = progress.epoch * steps + progress.step
         self._bar = tqdm(total=epochs * steps, initial=start, unit="step", disable=not show, leave=False)
 

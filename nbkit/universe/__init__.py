@@ -1,10 +1,26 @@
 """theta, seed -> a universe; sets of them on disk."""
 
-from nbkit.universe.cosmology import FIDUCIAL, LATEX, PARAMETERS, PRIOR_BSQ, PRIOR_LATIN_HYPERCUBE, QUIJOTE_NAMES, STEPS
-from nbkit.universe.simulate import Simulator
-from nbkit.universe.suite import FIDUCIAL_SETS, PRESETS, SETS, Preset, suite
+from nbkit.universe.cosmology import (
+    FIDUCIAL,
+    LATEX,
+    PARAMETERS,
+    PRIOR_BSQ,
+    PRIOR_LATIN_HYPERCUBE,
+    QUIJOTE_NAMES,
+    STEPS,
+    derivative_thetas,
+    latin_hypercube_thetas,
+    linear_power,
+    nonlinear_power,
+    sobol_thetas,
+)
+from nbkit.universe.particles import paint
+from nbkit.universe.simulate import Simulator, growth, mean_power
+from nbkit.universe.store import SimulationSet, fingerprint
+from nbkit.universe.suite import DERIVATIVES, FIDUCIAL_SETS, PRESETS, SETS, Preset, Suite, suite
 
 __all__ = [
+    "DERIVATIVES",
     "FIDUCIAL",
     "FIDUCIAL_SETS",
     "LATEX",
@@ -16,6 +32,17 @@ __all__ = [
     "SETS",
     "STEPS",
     "Preset",
+    "SimulationSet",
     "Simulator",
+    "Suite",
+    "derivative_thetas",
+    "fingerprint",
+    "growth",
+    "latin_hypercube_thetas",
+    "linear_power",
+    "mean_power",
+    "nonlinear_power",
+    "paint",
+    "sobol_thetas",
     "suite",
 ]

@@ -68,7 +68,7 @@ def test_monitor_is_still_where_nobody_watches(runs):
 
 
 def test_button_is_heard_while_the_training_runs_and_not_the_next_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(monitor, "watched", lambda: True)
+    monkeypatch.setattr(monitor, "is_watched", lambda: True)
     view, seen = monitor.Monitor(), []
 
     def on_epoch(trainer):

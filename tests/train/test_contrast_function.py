@@ -59,7 +59,7 @@ def test_search_lowers_the_loss_and_moves_the_functions(simulations, tmp_path): 
 
 def test_a_finished_search_is_read(small, tmp_path, monkeypatch):  # noqa: F811
     first = searched(small, tmp_path, replace(QUICK, head_epochs=2))
-    monkeypatch.setattr("nbkit.train.contrast_function.cross_spectra", None)
+    monkeypatch.setattr("nbkit.measure.cross.cross_spectra", None)
     assert searched(small, tmp_path, replace(QUICK, head_epochs=2)) == first
     with pytest.raises(ValueError, match="other settings"):
         searched(small, tmp_path, replace(QUICK, head_epochs=3))

@@ -21,7 +21,7 @@ from nbkit.universe import farm as farm_module
 from nbkit.universe import suite as suite_module
 from nbkit.universe.cosmology import FIDUCIAL, PRIOR_BSQ, PRIOR_LATIN_HYPERCUBE, STEPS
 from nbkit.universe.farm import farm
-from nbkit.universe.store import SimulationSet
+from nbkit.universe.store import SimulationSet, Writer
 from nbkit.universe.suite import DERIVATIVES, FIRST_SEED, PRESETS, SETS, Preset, suite
 
 TINY = Preset("tiny", Grid(16, 125.0, "PCS"), 2, 2, 96, 3, particles=16, force_factor=2, steps=4)
@@ -68,7 +68,7 @@ def test_sizes_of_the_presets():
 
 
 def test_more_boxes_begin_with_those_of_mini():
-    few, more = (suite_module.contents(PRESETS[name], "BSQ") for name in ("mini", "mini_more"))
+    few, more = (PRESETS[name].contents("BSQ") for name in ("mini", "mini_more"))
     assert few.settings == more.settings
     np.testing.assert_array_equal(more.theta[: len(few.theta)], few.theta)
     np.testing.assert_array_equal(more.seeds[: len(few.seeds)], few.seeds)
@@ -327,7 +327,7 @@ def test_workers_that_keep_dying_are_explained():
 def test_bar_tells_the_time_left(threads, monkeypatch, capfd):
     farm(time.sleep, {i: (0.02,) for i in range(30)}, dict().update, client=threads)
     assert capfd.readouterr().err == ""  # no terminal, no bar
-    monkeypatch.setattr(farm_module, "watched", lambda: True)
+    monkeypatch.setattr(farm_module, "is_watched", lambda: True)
     farm(time.sleep, {i: (0.05,) for i in range(30)}, dict().update, client=threads)
     shown = capfd.readouterr().err
     assert "/30 [" in shown
@@ -347,13 +347,13 @@ def test_only_a_person_is_shown_a_bar(monkeypatch):
         get_ipython = Shell
 
     monkeypatch.setitem(sys.modules, "IPython", IPython)
-    assert farm_module.watched()
+    assert farm_module.is_watched()
     monkeypatch.setattr(Kernel, "_allow_stdin", False)  # papermill, nbval
-    assert not farm_module.watched()
+    assert not farm_module.is_watched()
     monkeypatch.setattr(IPython, "get_ipython", lambda: None)  # imported, but this is a plain script
     for terminal in (True, False):
         monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
-        assert farm_module.watched() == terminal
+        assert farm_module.is_watched() == terminal
 
 
 def test_too_full_a_disk_is_refused_before_work(tmp_path, monkeypatch, threads):
@@ -366,7 +366,7 @@ def test_too_full_a_disk_is_refused_before_work(tmp_path, monkeypatch, threads):
 def test_a_suite_that_is_being_written_is_refused(tmp_path, threads):
     source = suite_module._Simulations(TINY)
     with (
-        suite_module.Writer(tmp_path / "tiny" / "Om_p.h5", source.contents("Om_p")),
+        Writer(tmp_path / "tiny" / "Om_p.h5", source.contents("Om_p")),
         pytest.raises(BlockingIOError, match=r"Om_p\.h5 is being written by process"),
     ):
         suite(TINY, SOME, root=tmp_path, client=threads)
@@ -382,8 +382,8 @@ def test_other_settings_are_refused(undisturbed, threads):
 
 def test_going_on_with_other_versions_is_told(tmp_path, threads, monkeypatch):
     source = suite_module._Simulations(TINY)
-    monkeypatch.setattr("nbkit.universe.writer._versions", lambda: {"nbkit": "0.0.1"})
-    with suite_module.Writer(tmp_path / "tiny" / "Om_p.h5", source.contents("Om_p")) as writer:
+    monkeypatch.setattr("nbkit.universe.store._versions", lambda: {"nbkit": "0.0.1"})
+    with Writer(tmp_path / "tiny" / "Om_p.h5", source.contents("Om_p")) as writer:
         writer.write({0: source.field(writer.contents.theta[0], FIRST_SEED["Om_p"])})
     monkeypatch.undo()
     with pytest.warns(UserWarning, match=r"was begun with nbkit 0\.0\.1"):
