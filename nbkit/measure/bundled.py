@@ -27,11 +27,6 @@ def family(name):
     return next(number for number, names in enumerate(FAMILIES) if name in names)
 
 
-def columns(column, bins):
-    """Where the numbers of a mark stand in a row."""
-    return bins + 2 * bins * column + np.arange(2 * bins)
-
-
 class Bundle:
     """A file of `figures/bundle.py`.
 
@@ -68,7 +63,7 @@ class Bundle:
         bundle = cls(path, preset)
         difference = next(filter(None, map(bundle.difference, sets)), "")
         if difference:
-            warnings.warn(f"Spectra of {preset.name!r} that come with the kit do not fit: {difference}.", stacklevel=3)
+            warnings.warn(f"Spectra of {preset.name!r} that come with the kit are measured anew: {difference}.", stacklevel=3)
         return None if difference else bundle
 
     def difference(self, name):
@@ -108,7 +103,8 @@ class Bundle:
         density = whitened(np.arange(bins))
         P_dd, marked = 10 ** (self._held["mean"] + density @ self._held["root"].T), {}
         for label, which in identities.items():
-            own = whitened(columns(self.marks[number].index(which), bins))
+            column = self.marks[number].index(which)
+            own = whitened(bins + 2 * bins * column + np.arange(2 * bins))
             row = self.marks[0].index(which)
             x = self._held["means"][row] + np.concatenate([density, own], axis=1) @ self._held["roots"][row].T
             P_mm = P_dd * 10 ** x[:, :bins]

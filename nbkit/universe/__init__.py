@@ -1,5 +1,7 @@
 """theta, seed -> a universe; sets of them on disk."""
 
+# ruff: noqa: F401 (the names of this room)
+
 from nbkit.universe.cosmology import (
     FIDUCIAL,
     LATEX,
@@ -18,31 +20,3 @@ from nbkit.universe.particles import paint
 from nbkit.universe.simulate import Simulator, growth, mean_power
 from nbkit.universe.store import SimulationSet, fingerprint
 from nbkit.universe.suite import DERIVATIVES, FIDUCIAL_SETS, PRESETS, SETS, Preset, Suite, suite
-
-__all__ = [
-    "DERIVATIVES",
-    "FIDUCIAL",
-    "FIDUCIAL_SETS",
-    "LATEX",
-    "PARAMETERS",
-    "PRESETS",
-    "PRIOR_BSQ",
-    "PRIOR_LATIN_HYPERCUBE",
-    "QUIJOTE_NAMES",
-    "SETS",
-    "STEPS",
-    "Preset",
-    "SimulationSet",
-    "Simulator",
-    "Suite",
-    "derivative_thetas",
-    "fingerprint",
-    "growth",
-    "latin_hypercube_thetas",
-    "linear_power",
-    "mean_power",
-    "nonlinear_power",
-    "paint",
-    "sobol_thetas",
-    "suite",
-]

@@ -105,6 +105,15 @@ class Preset:
         settings |= {"a_start": A_START, "softening": list(SOFTENING), "simulator": VERSION}
         return Contents(theta, FIRST_SEED[name] + self.first(name) + np.arange(count), settings)
 
+    # The next two, and `contents`, are what a source of suites has to offer: `nbkit.universe.quijote.Files` is another.
+    def calls(self, name, contents, rows):
+        """{row: arguments of `field`} for those of the rows that can be made: all."""
+        return {row: (contents.theta[row], int(contents.seeds[row])) for row in rows}
+
+    def field(self, theta, seed):
+        """A density contrast as float32 array; a string instead would say why there is none."""
+        return self.simulator(theta, seed).numpy()
+
     @classmethod
     def of(cls, preset):
         """A preset by its name, or the Preset that is given."""
@@ -128,30 +137,23 @@ PRESETS = {
 }
 
 
-class Suite:
-    """Sets of simulations on one grid: `suite["fiducial"][3]` is a density contrast, (n, n, n)."""
+class Suite(dict):
+    """Sets of simulations on one grid, by name: `suite["fiducial"][3]` is a density contrast, (n, n, n)."""
 
     def __init__(self, preset, sets):
-        self.preset, self.grid, self._sets = preset, preset.grid, sets
+        super().__init__(sets)
+        self.preset, self.grid = preset, preset.grid
 
     @property
     def names(self):
         """Names of the sets at hand."""
-        return tuple(self._sets)
+        return tuple(self)
 
-    def __getitem__(self, name):
-        if name not in self._sets:
-            raise KeyError(f"{name!r} is not in this suite; it holds {', '.join(self.names)}.")
-        return self._sets[name]
-
-    def __iter__(self):
-        return iter(self._sets)
-
-    def __len__(self):
-        return len(self._sets)
+    def __missing__(self, name):
+        raise KeyError(f"{name!r} is not in this suite; it holds {', '.join(self.names)}.")
 
     def __repr__(self):
-        sizes = ", ".join(f"{name} {len(each)}" for name, each in self._sets.items())
+        sizes = ", ".join(f"{name} {len(each)}" for name, each in self.items())
         return f"<suite {self.preset.name}: {self.grid.n}^3 in {self.grid.box_size:g} Mpc/h; {sizes}>"
 
 
@@ -181,32 +183,13 @@ def suite(preset="demo", sets=None, root=None, data_root=None, client=None, prog
     files = {name: folder / f"{name}.h5" for name in names}
     # Imported sets are complete as they are: without data_root there is nothing to finish them from.
     if not (data_root is None and preset.particles is None and all(path.exists() for path in files.values())):
-        source = _Simulations(preset) if data_root is None else Files(preset, Path(data_root).expanduser().absolute())
-        _finish(source, files, client, progress)
+        source = preset if data_root is None else Files(preset, Path(data_root).expanduser().absolute())
+        _finish(source, preset.grid.n, files, client, progress)
     return Suite(preset, {name: SimulationSet(path) for name, path in files.items()})
 
 
-@dataclass(frozen=True)
-class _Simulations:
-    """Universes of the embedded simulator; `nbkit.universe.quijote.Files` offers the same three methods."""
-
-    preset: Preset
-
-    def contents(self, name):
-        """See `Preset.contents`."""
-        return self.preset.contents(name)
-
-    def calls(self, name, contents, rows):
-        """{row: arguments of `field`} for those of the rows that can be made: all."""
-        return {row: (contents.theta[row], int(contents.seeds[row])) for row in rows}
-
-    def field(self, theta, seed):
-        """A density contrast as float32 array; a string instead would say why there is none."""
-        return self.preset.simulator(theta, seed).numpy()
-
-
-def _finish(source, files, client, progress):
-    """Make what is missing of {set: file}, all sets in one go."""
+def _finish(source, n, files, client, progress):
+    """Make what is missing of {set: file}, fields of n^3 cells, all sets in one go."""
     with ExitStack() as stack:
         writers, calls = {}, {}
         for name, path in files.items():
@@ -215,13 +198,12 @@ def _finish(source, files, client, progress):
             if todo:
                 writers[name] = stack.enter_context(Writer(path, contents))
                 _warn_of_versions(writers[name])
-                if isinstance(source, _Simulations):
+                if isinstance(source, Preset):
                     _copy(writers[name], progress)
                 calls |= {(name, row): todo[row] for row in todo if not writers[name].done[row]}
         if not calls:
             return
         keep_freed()  # for simulations made in this process, by a client without others
-        n = source.preset.grid.n
         disk.room_for(next(iter(files.values())).parent, len(calls) * 4 * n**3)
         refused = []
 
