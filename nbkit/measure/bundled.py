@@ -63,7 +63,7 @@ class Bundle:
         bundle = cls(path, preset)
         difference = next(filter(None, map(bundle.difference, sets)), "")
         if difference:
-            warnings.warn(f"Spectra of {preset.name!r} that come with the kit are measured anew: {difference}.", stacklevel=3)
+            warnings.warn(f"Bundled spectra of {preset.name!r} are measured anew: {difference}.", stacklevel=3)
         return None if difference else bundle
 
     def difference(self, name):

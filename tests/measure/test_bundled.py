@@ -108,7 +108,7 @@ def test_a_suite_is_made_only_for_what_was_not_kept(power, no_suite):
 )
 def test_spectra_of_other_simulations_are_refused(power, no_suite, other, names, said):
     """A preset of the same name is not served them."""
-    message = f"Spectra of 'tiny' that come with the kit are measured anew: {said}"
+    message = f"Bundled spectra of 'tiny' are measured anew: {said}"
     with pytest.warns(UserWarning, match=message) as warned, pytest.raises(LookupError, match="made a suite"):
         measure(other, {"mine": MARKS["p=1.0"]}, names)
     assert len(warned) == 1
@@ -125,7 +125,10 @@ def test_spectra_of_other_simulations_are_refused(power, no_suite, other, names,
 def test_spectra_of_other_code_are_refused(power, no_suite, monkeypatch, where, said):
     module, name = where.rsplit(".", 1)
     monkeypatch.setattr(sys.modules[module], name, 2)
-    with pytest.warns(UserWarning, match=f"are measured anew: {said}"), pytest.raises(LookupError, match="made a suite"):
+    with (
+        pytest.warns(UserWarning, match=f"are measured anew: {said}"),
+        pytest.raises(LookupError, match="made a suite"),
+    ):
         measure(TINY, {"mine": MARKS["p=1.0"]}, "fiducial")
 
 
@@ -133,7 +136,7 @@ def test_a_small_mini_is_measured_and_not_served_rows_of_the_large_one(tmp_path,
     """What comes with the kit is of the preset's own size."""
     monkeypatch.setenv("NBKIT_RUNS", str(tmp_path))
     small = Preset("mini", Grid(16, 125.0, "PCS"), 2, 2, 3, 2, 16, 1, 2)
-    with pytest.warns(UserWarning, match="Spectra of 'mini' that come with the kit are measured anew: .*box_size is 500"):
+    with pytest.warns(UserWarning, match="Bundled spectra of 'mini' are measured anew: .*box_size is 500"):
         power = measure(small, {"mine": ClassicalMark(2.0, 0.0)}, "fiducial", progress=False)["fiducial"]
     delta = suite_of(small, "fiducial")["fiducial"][2]
     assert len(power) == 3

@@ -12,6 +12,7 @@ from training_process import FROM_FUNCTION
 
 from nbkit.disk import read_tensors
 from nbkit.mark.settings import weights_hash
+from nbkit.measure import cross
 from nbkit.mesh.summaries import marked_spectra
 from nbkit.train.contrast_function import RATE, SEARCHES, Coefficients, contrastive_function
 from nbkit.train.processes import Processes
@@ -59,7 +60,7 @@ def test_search_lowers_the_loss_and_moves_the_functions(simulations, tmp_path): 
 
 def test_a_finished_search_is_read(small, tmp_path, monkeypatch):  # noqa: F811
     first = searched(small, tmp_path, replace(QUICK, head_epochs=2))
-    monkeypatch.setattr("nbkit.measure.cross.cross_spectra", None)
+    monkeypatch.setattr(cross, "cross_spectra", None)
     assert searched(small, tmp_path, replace(QUICK, head_epochs=2)) == first
     with pytest.raises(ValueError, match="other settings"):
         searched(small, tmp_path, replace(QUICK, head_epochs=3))
