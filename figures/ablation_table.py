@@ -10,7 +10,7 @@ from nbkit import disk
 from nbkit.forecast.bootstrap import Resampled, resampled, resamples
 from nbkit.forecast.fisher import UNMARKED, ingredients
 from nbkit.mark.classical import ClassicalMark
-from nbkit.measure.bundled import suite_spectra
+from nbkit.measure import measure
 from nbkit.mesh.threads import one_thread
 from nbkit.recover.regression import Recovery, recovery_elsewhere, unmarked
 from nbkit.universe.cosmology import QUIJOTE_NAMES
@@ -59,7 +59,7 @@ def evaluation(power, kmax, repeats=2, resampling=400, seed=0):
 
     Parameters
     ----------
-    power : {set: Measured} of the same marks for all sets in `SETS`.
+    power : {set: Measurement} of the same marks for all sets in `SETS`.
     kmax : [h/Mpc].
     repeats, resampling : regressors a mark, and resamples behind an interval of a forecast.
     """
@@ -97,7 +97,7 @@ def table(runs, preset, also=(), data_root=None, **options):
             wide = (case for case in runs if (case.kmax, case.seed) == (largest, seed) and case.residual and case.cross)
             mine |= {f"{case.mark}{WIDE} {largest:g}": case for case in wide}
         marks = {CLASSICAL: REFERENCE} | {label: runs[case].mark for label, case in mine.items()}
-        result = evaluation(suite_spectra(preset, SETS, marks, data_root, progress=False), kmax, **options)
+        result = evaluation(measure(preset, marks, SETS, data_root, progress=False), kmax, **options)
         for label in (UNMARKED, *marks):
             row = dict.fromkeys(COLUMNS) | {"mark": label, "seed": seed}
             if label in mine:

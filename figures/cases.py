@@ -7,12 +7,13 @@ import argparse
 import sys
 from dataclasses import asdict, dataclass
 
-from nbkit import disk
-from nbkit.mark.learned import LearnedMark
 from nbkit.train.launch import run_name
 from nbkit.train.recipe import default_recipe, recipe_named
-from nbkit.train.run import load_run
 from nbkit.train.shipped import run_folder, shipped_runs
+
+from nbkit import disk
+from nbkit.mark.learned import LearnedMark
+from nbkit.train.run import load_run
 from nbkit.universe.suite import PRESETS
 
 KMAX, L_MAX = (0.1, 0.15, 0.2, 0.25, 0.3), (0, 1, 2)

@@ -8,7 +8,6 @@ Run `python figures/contrast.py`: an hour and a half on two cores, mostly for 4,
 With the names of searches, `python figures/contrast.py "500 boxes"`, these are made and all other rows stay.
 """
 
-import hashlib
 import json
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -19,28 +18,26 @@ import numpy as np
 import torch
 from ablation_table import lines, write
 from frozen import Boxes, info_nce_of
+from nbkit.forecast.information import wanted_rows
+from nbkit.train.contrast_function import FALLING, RATE, RISING, Coefficients, R, searched
+from nbkit.train.recipe import WARM
+from nbkit.train.train_information import INFORMATION, WANTED
 
 from nbkit import disk
-from nbkit.disk import read_tensors, write_json, write_tensors
+from nbkit.disk import write_json
 from nbkit.forecast.bootstrap import resampled, resamples
 from nbkit.forecast.fisher import ingredients, standard
-from nbkit.forecast.information import wanted_rows
 from nbkit.mark.additive import NODES, SURVEYED, channels_of, ends_of
 from nbkit.mark.classical import classical_marks
-from nbkit.measure.bundled import suite_spectra
-from nbkit.measure.cross import cross_spectra, spectra_of
-from nbkit.measure.measure import Measured
+from nbkit.measure import Measurement, measure
+from nbkit.measure.cross import keep_cross_spectra, spectra_of
 from nbkit.mesh.grid import to_fourier
 from nbkit.mesh.spectra import unmarked_summary
-from nbkit.train.contrast_function import FALLING, RATE, RISING, Coefficients, R, searched
 from nbkit.train.data import TrainingData
 from nbkit.train.neighbourhood import Neighbourhood
-from nbkit.train.processes import Processes, chosen_device
-from nbkit.train.recipe import WARM
+from nbkit.train.processes import Processes, choose_device
 from nbkit.train.search import SLOPES, minimised
-from nbkit.train.train_information import INFORMATION, WANTED
 from nbkit.universe.cosmology import QUIJOTE_NAMES
-from nbkit.universe.store import fingerprint
 from nbkit.universe.suite import FIDUCIAL_SETS, PRESETS, suite
 
 PRESET = "mini"
@@ -51,7 +48,7 @@ FEW, JOBS = PRESETS[PRESET].BSQ, 2
 FOLDER = disk.runs() / "experiment" / "contrast"
 SHORT = 40  # epochs: less than the recipe has, because searches are many; two that are longer show what that changes
 RECIPE = replace(WARM, start="unit", head_epochs=0, epochs=SHORT, learning_rate=WARM.pretrain_rate)
-CPU = Processes(chosen_device("cpu"))
+CPU = Processes(choose_device("cpu"))
 NUMBERS = tuple(f"ratio_{p}_k{k:g}{end}" for k in KMAX for p in ("Om", "s8") for end in ("", "_low", "_high"))
 COLUMNS = ("mark", "boxes", "kmax", "seed", "loss", "info_nce", *NUMBERS)
 
@@ -128,11 +125,7 @@ def cross(where, scale):
         data = Neighbourhood(simulations, KMAX[-1], INFORMATION.validation, 0, CPU)
         simulations, count = data.joined, len(data.joined)
     channels, nodes = channels_of(2, scale), ends(scale)
-    which = json.dumps([fingerprint(simulations), KMAX[-1], channels, nodes, count]).encode()
-    path = disk.runs() / "cross" / f"{hashlib.sha256(which).hexdigest()[:16]}.safetensors"
-    if not path.exists():
-        write_tensors(path, {"cross": cross_spectra(data, torch.arange(count), channels, nodes)}, {})
-    return read_tensors(path)[0]["cross"]
+    return keep_cross_spectra(simulations, data, torch.arange(count), channels, nodes)
 
 
 def bins(kmax):
@@ -179,7 +172,9 @@ def spectra(table, c, simulations):
     """Measured spectra of a mark with coefficients c from cross spectra of a set."""
     P_dd, P_dm, P_mm = spectra_of(of_first(table, len(c)), c.double().flatten()).split(table.shape[1], dim=-1)
     marked, of = {"mark": torch.stack([P_dm, P_mm], dim=1).numpy()}, MORE.grid.bins(KMAX[-1])
-    return Measured(of.k.double().numpy(), of.modes.numpy(), simulations.theta, simulations.seeds, P_dd.numpy(), marked)
+    return Measurement(
+        of.k.double().numpy(), of.modes.numpy(), simulations.theta, simulations.seeds, P_dd.numpy(), marked
+    )
 
 
 def info_nce(found, scale):
@@ -211,7 +206,7 @@ def forecasts(found, scale, rivals):
 
 def best_classical():
     """{(kmax, parameter): resampled forecast of the best of the 48 classical marks}."""
-    power, best = suite_spectra(PRESET, FIDUCIAL_SETS, classical_marks()), {}
+    power, best = measure(PRESET, classical_marks(), FIDUCIAL_SETS), {}
     for kmax in KMAX:
         given = {label: ingredients(power, label, kmax) for label in classical_marks()}
         sigma = {label: standard(each).sigma() for label, each in given.items()}

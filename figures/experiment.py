@@ -18,12 +18,15 @@ from dataclasses import asdict, replace
 from importlib.metadata import version
 from multiprocessing import get_context
 
+import bundle
 import losses
 import papermill
 import torch
 import trainings
 from ablation_table import table, write
 from cases import case_of
+from nbkit.train.contrast_function import FALLING, RISING, contrastive_function
+from nbkit.train.shipped import ship
 from results_table import with_table
 from trainings import PRESET, TAKEN_APART, TRAININGS
 
@@ -32,15 +35,11 @@ from nbkit.disk import read_tensors, write_json
 from nbkit.look import latent
 from nbkit.look.introspection import term_means, variants
 from nbkit.mark.classical import UnitMark, classical_marks
-from nbkit.measure import bundled as archive
-from nbkit.measure.bundled import FOLDER
-from nbkit.measure.measure import measured
+from nbkit.measure import measure
 from nbkit.recover.recovered import ship_recoveries
 from nbkit.show import plots
-from nbkit.train.contrast_function import FALLING, RISING, contrastive_function
-from nbkit.train.processes import Processes, chosen_device
+from nbkit.train.processes import Processes, choose_device
 from nbkit.train.run import load_run
-from nbkit.train.shipped import ship
 from nbkit.universe.suite import FIDUCIAL_SETS, PRESETS, suite
 
 JOBS = 2  # trainings at a time, which share the cores
@@ -93,7 +92,7 @@ def searched(name, length, slope):
         folder = LOG.parent / "searches" / f"{name}_{epochs}_{slope:g}"
         asked = {"kmax": run.kmax, "l_max": 2, "residual": True, "seed": 0, "slope": slope, "searches": 1}
         quiet = {"checkpoint_every": 60.0, "stop": None, "on_epoch": None, "show": False}
-        recipe, cpu = replace(run.recipe, head_epochs=epochs), Processes(chosen_device("cpu"))
+        recipe, cpu = replace(run.recipe, head_epochs=epochs), Processes(choose_device("cpu"))
         contrastive_function(simulations, folder, recipe, processes=cpu, memory=None, fresh=False, **asked, **quiet)
     losses = [read_tensors(each)[1]["best_loss"] for each in sorted(folder.glob("*/best.safetensors"))]
     what = f"{name}_{epochs}" if slope == FALLING else f"{name}_{epochs}_rising"
@@ -109,14 +108,14 @@ def searches():
 
 
 def spectra():
-    """Measure the marks on the suite and write the archive."""
+    """Measure the marks on the suite and write the bundle."""
     simulations, runs = suite(PRESET), trainings.shipped()
     trained = {name: run.mark for name, run in runs.items()}
     marks = classical_marks() | {"M = 1": UnitMark()} | trained
-    power = measured({name: simulations[name] for name in (*FIDUCIAL_SETS, "latin_hypercube")}, marks)
+    power = measure({name: simulations[name] for name in (*FIDUCIAL_SETS, "latin_hypercube")}, marks)
     # All 48 are compared where regressors are tested on the same set they are trained on; over BSQ the best are enough.
     few = {label: marks[label] for label in ("M = 1", *trainings.OVER_BSQ)}
-    power |= measured({"BSQ": simulations["BSQ"]}, few)
+    power |= measure({"BSQ": simulations["BSQ"]}, few)
     means = {name: term_means(runs[name].mark, simulations["fiducial"]) for name in TAKEN_APART}
     parts = {
         f"{name} {label}": mark
@@ -124,10 +123,10 @@ def spectra():
         for label, mark in variants(runs[name].mark, means[name]).items()
         if label != "all"
     }
-    for each, of in measured({name: simulations[name] for name in FIDUCIAL_SETS}, parts).items():
+    for each, of in measure({name: simulations[name] for name in FIDUCIAL_SETS}, parts).items():
         power[each] = replace(power[each], marked=power[each].marked | of.marked)
-    cut = {name: each.cut(archive.KMAX) for name, each in power.items()}
-    return archive.write(cut, marks | parts, PRESET, FOLDER / f"{PRESET}_spectra.npz", means)
+    cut = {name: each.cut(bundle.KMAX) for name, each in power.items()}
+    return bundle.write(cut, marks | parts, PRESET, disk.BUNDLED / f"{PRESET}_spectra.npz", means)
 
 
 def notebooks():

@@ -7,16 +7,16 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
+from nbkit.train.objective import LEAST_VARIANCE
+from nbkit.train.trainer import Trainer
 
 from nbkit.mesh.grid import Grid
 from nbkit.mesh.spectra import marked_summary, unmarked_summary
 from nbkit.mesh.threads import generator
 from nbkit.train.contrast import Heads
 from nbkit.train.data import WEIGHTS, TrainingData
-from nbkit.train.objective import LEAST_VARIANCE
 from nbkit.train.processes import Processes
 from nbkit.train.run import load_run
-from nbkit.train.trainer import Trainer
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ def info_nce_of(power, label, grid, recipe, kmax, residual=True, seed=0):
 
     Parameters
     ----------
-    power : Measured spectra of the training set.
+    power : Measurement of the training set.
     label : of the mark among them.
     grid : Grid of the boxes.
     recipe, kmax, residual, seed : as of `nbkit.train.train`; kmax is at most that of the spectra.

@@ -9,14 +9,14 @@ import ablation_table
 from ablation_table import ENDS, QUANTITIES, evaluation
 from cases import Case, found
 from frozen import FrozenMark
+from nbkit.train.launch import run_name
+from nbkit.train.train import train
 
 from nbkit import disk
 from nbkit.forecast.fisher import UNMARKED, ingredients, standard
 from nbkit.mark.classical import UnitMark, classical_marks
-from nbkit.measure.measure import measured
-from nbkit.train.launch import run_name
+from nbkit.measure import measure
 from nbkit.train.run import load_run
-from nbkit.train.train import train
 from nbkit.universe.cosmology import QUIJOTE_NAMES
 from nbkit.universe.suite import FIDUCIAL_SETS, PRESETS, suite
 
@@ -99,7 +99,7 @@ def table(trainings, preset, **options):
         classical = {label: classical_marks()[label] for label in dict.fromkeys(best.values())}
         frozen = {label: FrozenMark(str(run.folder)) for label, run in runs.items()}
         marks = classical | {label: run.mark for label, run in runs.items()}
-        result = evaluation(measured(simulations, marks, progress=False), kmax, **options)
+        result = evaluation(measure(simulations, marks, progress=False), kmax, **options)
         for label, mark in ({UNMARKED: UnitMark()} | classical | frozen).items():
             row = dict.fromkeys(COLUMNS) | {"mark": label, "kmax": kmax} | _numbers(result, label, best)
             heads = train(simulations["BSQ"], _folder(preset, label, kmax), mark=mark, kmax=kmax, fresh=True)
@@ -113,7 +113,7 @@ def table(trainings, preset, **options):
 
 def best_classical(simulations, kmax):
     """{"Om": label, "s8": label} of the classical marks with the smallest marginalised errors."""
-    spectra = measured(simulations, classical_marks(), progress=False)
+    spectra = measure(simulations, classical_marks(), progress=False)
     sigma = {label: standard(ingredients(spectra, label, kmax)).sigma() for label in classical_marks()}
     rows = {name: QUIJOTE_NAMES.index(name) for name in ("Om", "s8")}
     return {name: min(sigma, key=lambda label, i=i: sigma[label][i]) for name, i in rows.items()}

@@ -9,12 +9,12 @@ import sys
 from dataclasses import replace
 
 import torch
+from nbkit.train.recipe import RECIPES
+from nbkit.train.train import train
 
 from nbkit import ClassicalMark, LearnedMark
 from nbkit.disk import figures, runs
-from nbkit.train.recipe import RECIPES
 from nbkit.train.run import load_run
-from nbkit.train.train import train
 from nbkit.universe.suite import suite
 
 TUNED = RECIPES["tuned"]

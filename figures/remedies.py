@@ -10,6 +10,7 @@ Run `python figures/remedies.py` (a quarter of an hour on two free cores). Suite
 from dataclasses import dataclass
 
 from ablation_table import write
+from nbkit.train.train_information import INFORMATION, WANTED
 from objective_table import best_classical, judges
 
 from nbkit import ClassicalMark
@@ -18,11 +19,10 @@ from nbkit.forecast.bootstrap import resampled, resamples
 from nbkit.forecast.fisher import ingredients
 from nbkit.mark.additive import DENSITY, channels_of
 from nbkit.mark.classical import classical_marks
-from nbkit.measure.measure import measured
+from nbkit.measure import measure
 from nbkit.train.neighbourhood import Neighbourhood
-from nbkit.train.processes import Processes, chosen_device
+from nbkit.train.processes import Processes, choose_device
 from nbkit.train.search import SCALES, best_function
-from nbkit.train.train_information import INFORMATION, WANTED
 from nbkit.universe.cosmology import QUIJOTE_NAMES
 from nbkit.universe.suite import FIDUCIAL_SETS, PRESETS, suite
 
@@ -48,7 +48,7 @@ class TaperedMark:
 def functions():
     """{label: AdditiveMark} found on boxes that judge nothing."""
     near = suite(PRESETS[PRESET].near, sets=FIDUCIAL_SETS)
-    data = Neighbourhood(near, KMAX, INFORMATION.validation, 0, Processes(chosen_device("cpu")))
+    data = Neighbourhood(near, KMAX, INFORMATION.validation, 0, Processes(choose_device("cpu")))
     plain = [channels_of(2, R) for R in SCALES]
     choices = {PLAIN: plain}
     choices["and the density as painted, without taper"] = [(*each, DENSITY) for each in plain]
@@ -63,7 +63,7 @@ def main():
     rivals = set(best_classical(boxes, KMAX).values())
     classical = {label: classical_marks()[label] for label in sorted(rivals)}
     tapered = {f"{label}, tapered": TaperedMark(mark.p, mark.delta_s) for label, mark in classical.items()}
-    spectra = measured(boxes, found | classical | tapered)
+    spectra = measure(boxes, found | classical | tapered)
     given = {label: ingredients(spectra, label, KMAX) for label in found | classical | tapered}
     weights = resamples(given[PLAIN].n_s, given[PLAIN].pairs)
     forecast = {label: resampled(each, weights) for label, each in given.items()}

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 from frozen import info_nce_of
+from nbkit.train.launch import run_name
+from nbkit.train.shipped import run_folder
 
 from nbkit import disk
 from nbkit.forecast.bootstrap import interval, resampled, resamples
@@ -15,12 +17,10 @@ from nbkit.forecast.fisher import UNMARKED, ingredients
 from nbkit.look import latent
 from nbkit.look.introspection import errors_grown, suite_means, variants
 from nbkit.mark.classical import UnitMark, classical_marks
-from nbkit.measure.bundled import suite_spectra
+from nbkit.measure import measure
 from nbkit.mesh.threads import one_thread
 from nbkit.recover.recovered import recovered
-from nbkit.train.launch import run_name
 from nbkit.train.run import load_run
-from nbkit.train.shipped import run_folder
 from nbkit.universe.cosmology import QUIJOTE_NAMES
 from nbkit.universe.farm import farm
 from nbkit.universe.suite import FIDUCIAL_SETS
@@ -120,8 +120,8 @@ def results(runs, resampling=200, repeats=1, seed=0):
     resampling, repeats : resamples behind a forecast's interval, and regressors a mark.
     """
     marks = all_marks(runs)
-    around = suite_spectra(PRESET, FIDUCIAL_SETS, marks)
-    test = suite_spectra(PRESET, ("latin_hypercube",), marks)["latin_hypercube"]
+    around = measure(PRESET, marks, FIDUCIAL_SETS)
+    test = measure(PRESET, marks, ("latin_hypercube",))["latin_hypercube"]
     found = {f"info_nce_search_{name}": entry for name, entry in _searches().items()}
     found |= _losses(runs, {"M = 1": UnitMark()} | {label: marks[label] for label in OVER_BSQ})
     for kmax in KMAX:
@@ -143,7 +143,7 @@ def _named(marks):
 def _losses(runs, marks):
     """InfoNCE over the prior: of the trainings, and of heads trained anew, all alike, on marks as they are."""
     found = {f"info_nce_trained_{name}": {"value": runs[name].best_loss} for name in runs if runs[name].heads}
-    training = suite_spectra(PRESET, ("BSQ",), marks)["BSQ"]
+    training = measure(PRESET, marks, ("BSQ",))["BSQ"]
     like = runs["mini_l2"]
     losses = {}
     farm(info_nce_of, {label: (training, label, like.grid, like.recipe, like.kmax) for label in marks}, losses.update)
@@ -209,7 +209,7 @@ def _recovered(test, marks, kmax, repeats, seed):
 
 def _recovered_elsewhere(test, marks, seed, repeats=2):
     """Regressors with four times as many boxes: trained on those of BSQ, tested on the Latin hypercube."""
-    training, out = suite_spectra(PRESET, ("BSQ",), marks)["BSQ"], {}
+    training, out = measure(PRESET, marks, ("BSQ",))["BSQ"], {}
     for kmax in KMAX:
         with one_thread():
             found = recovered(test.cut(kmax), marks, training.cut(kmax), repeats=repeats, seed=seed)
@@ -235,7 +235,7 @@ def _latent(run, test, name):
 
 def _channels(mark, name):
     marks = variants(mark, suite_means(mark, PRESET))
-    spectra = suite_spectra(PRESET, FIDUCIAL_SETS, marks)
+    spectra = measure(PRESET, marks, FIDUCIAL_SETS)
     out = {}
     for kmax in KMAX:
         grown = errors_grown(spectra, [label for label in marks if label != "all"], kmax)

@@ -1,8 +1,15 @@
-"""Where things are kept, the one atomic write, the one cache."""
+"""Where things are kept: runs(), the one atomic write, locks, tensors in and out, the one cache."""
 
+import errno
+import fcntl
 import hashlib
 import json
 import os
+import re
+import shutil
+import socket
+import threading
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from safetensors import safe_open
@@ -11,6 +18,7 @@ from safetensors.torch import save
 _CHECKOUT = Path(__file__).resolve().parents[1]
 # Marks, spectra and recoveries that come with the kit.
 BUNDLED = Path(__file__).parent / "trained"
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def runs():
@@ -25,20 +33,61 @@ def figures():
     return _CHECKOUT / "figures" if (_CHECKOUT / "notebooks").is_dir() else runs() / "figures"
 
 
-def write_atomically(path, data):
-    """Replace `path` by these bytes so that a crash at any moment leaves the old file or the new one, whole."""
+@contextmanager
+def replacing(path, first=False):
+    """A passing name for a new file, which takes the place of `path` at the end of the block, once the disk has it.
+
+    A crash at any moment leaves the old file or the new one, whole; a block that fails leaves the old one.
+
+    Parameters
+    ----------
+    path : of the file; its folder is made.
+    first : whether a file that others have made by then stays: they may have it open.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with part.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    _clear_parts(path)
+    part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.{socket.gethostname()}.part")
+    try:
+        with explain_full(path):
+            yield part
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
+            if first:
+                with suppress(FileExistsError):
+                    os.link(part, path)
+            else:
+                part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
     # The rename itself is only safe from a power cut once the folder is on disk.
     folder = os.open(path.parent, os.O_RDONLY)
     os.fsync(folder)
     os.close(folder)
+
+
+def _clear_parts(path):
+    """Remove what processes of this machine that are no more had begun to write in place of a file."""
+    name = re.compile(rf"\.{re.escape(path.name)}\.(\d+)\.\d+\.{re.escape(socket.gethostname())}\.part")
+    for part in path.parent.iterdir():
+        if (match := name.fullmatch(part.name)) and not _alive(int(match[1])):
+            part.unlink(missing_ok=True)
+
+
+def _alive(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
+
+
+def write_atomically(path, data, first=False):
+    """Write bytes to a file as `replacing` does."""
+    with replacing(path, first) as part:
+        part.write_bytes(data)
 
 
 def write_json(path, value):
@@ -88,3 +137,46 @@ def kept(kind, key, make, device="cpu"):
     if about != key:
         raise ValueError(f"{path} holds something else than its name says; delete it and run again.")
     return tensors
+
+
+def lock(path):
+    """An open file that holds the only right to write `path`; the system takes it back when this process ends."""
+    file = path.with_name(f".{path.stem}.lock").open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with explain_full(path):
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}")
+            file.flush()
+    except BlockingIOError:
+        file.seek(0)
+        owner = file.read() or "another process"
+        file.close()
+        raise BlockingIOError(f"{path} is being written by {owner}; wait until it is done and run again.") from None
+    return file
+
+
+@contextmanager
+def explain_full(path):
+    """One sentence in place of a write to `path` that failed for lack of room."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        # HDF5 tells the number of a failed write only in words.
+        words = re.search(r"errno = (\d+)", str(error))
+        number = getattr(error, "errno", None) or (int(words[1]) if words else None)
+        if number not in FULL:
+            raise
+        raise OSError(
+            number,
+            f"{path} could not be written ({os.strerror(number)}); what was finished before is safe: make room and run "
+            "again, or choose another place",
+        ) from error
+
+
+def room_for(folder, size):
+    """Raise if the disk of an existing folder has less than `size` bytes left."""
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        numbers = f"{free / 1e6:.0f} MB free and {size / 1e6:.0f} MB are needed"
+        raise OSError(errno.ENOSPC, f"{folder} has {numbers}; make room or choose another root")

@@ -188,10 +188,10 @@ def training():
     from tempfile import TemporaryDirectory
 
     import numpy as np
-
     from nbkit.train.objective import MarkedObjective
     from nbkit.train.recipe import recipe_named
     from nbkit.train.train import train
+
     from nbkit.universe.cosmology import sobol_thetas
 
     class Noise:

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from nbkit.train.shipped import run_folder, shipped_runs
 
 from nbkit.disk import figures
 from nbkit.forecast.fisher import UNMARKED, ingredients, standard
 from nbkit.mark.classical import classical_marks
-from nbkit.measure.bundled import suite_spectra
+from nbkit.measure import measure
 from nbkit.mesh.grid import Grid
 from nbkit.train.run import load_run
-from nbkit.train.shipped import run_folder, shipped_runs
 from nbkit.universe.cosmology import QUIJOTE_NAMES
 from nbkit.universe.suite import FIDUCIAL_SETS
 
@@ -49,7 +49,7 @@ def test_bundled_marks_give_the_same_field(name, box):
 @pytest.fixture(scope="module")
 def spectra():
     marks = classical_marks() | {name: load_run(run_folder(name)).mark for name in TRAINED}
-    return suite_spectra("mini", FIDUCIAL_SETS, marks)
+    return measure("mini", marks, FIDUCIAL_SETS)
 
 
 @pytest.mark.parametrize("kmax", [0.2, 0.3])

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 from fake import FakeSet
-
-from nbkit.train.negatives import Negatives
 from nbkit.train.recipe import Recipe
 from nbkit.train.train import train
+
+from nbkit.train.negatives import Negatives
 
 RECIPE = Recipe(
     batch=8,

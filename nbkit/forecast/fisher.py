@@ -133,7 +133,7 @@ def ingredients(spectra_by_set, label, kmax=None):
 
     Parameters
     ----------
-    spectra_by_set : {"fiducial": Measured, "Om_p": Measured, ...}, for all of `FIDUCIAL_SETS`.
+    spectra_by_set : {"fiducial": Measurement, "Om_p": Measurement, ...}, for all of `FIDUCIAL_SETS`.
     label : of a mark among them.
     kmax : largest k [h/Mpc]; default all bins.
     """

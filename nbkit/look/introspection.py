@@ -12,9 +12,9 @@ from nbkit.forecast.bootstrap import resampled, resamples
 from nbkit.forecast.fisher import ingredients
 from nbkit.look.environment import CLASSES, web_class
 from nbkit.mark import identity
-from nbkit.mark.invariants import mlp_inputs
+from nbkit.mark.invariants import transformed
 from nbkit.mark.learned import LearnedMark, load_mark
-from nbkit.measure.bundled import archived
+from nbkit.measure.bundled import Bundle
 from nbkit.mesh.grid import Grid
 from nbkit.mesh.spectra import marked_field, spectra
 from nbkit.train.run import load_run
@@ -73,7 +73,7 @@ def anatomy(mark, delta, grid):
     """The Anatomy of a learned mark on a density contrast (n, n, n)."""
     invariants = mark.invariants(delta, grid)
     terms = mark.responses.terms(invariants)
-    means = {name: float(x.double().mean()) for name, x in (terms | mlp_inputs(invariants)).items()}
+    means = {name: float(x.double().mean()) for name, x in (terms | transformed(invariants)).items()}
     return Anatomy(mark, grid, delta, invariants, terms, means)
 
 
@@ -122,9 +122,9 @@ def term_means(mark, simulations, count=8):
 
 def suite_means(mark, preset, data_root=None):
     """`term_means` over the fiducial set of a preset: at once where they come with the kit, else on its suite."""
-    archive = None if data_root else archived(preset)
-    if archive is not None and identity(mark) in archive.means:
-        return archive.means[identity(mark)]
+    bundle = None if data_root else Bundle.of(preset, ("fiducial",))
+    if bundle is not None and identity(mark) in bundle.means:
+        return bundle.means[identity(mark)]
     return term_means(mark, suite(preset, sets=("fiducial",), data_root=data_root)["fiducial"])
 
 
@@ -145,7 +145,7 @@ def errors_grown(spectra_by_set, labels, kmax=0.3, count=200):
 
     Parameters
     ----------
-    spectra_by_set : {set: Measured} for the sets in `nbkit.forecast.fisher.SETS`, measured with the labels and "all".
+    spectra_by_set : {set: Measurement} for the sets in `nbkit.forecast.fisher.SETS`, of the labels and "all".
     count : resamples of the simulations behind the 95 % intervals; the same for all labels.
     """
     spectra_by_set = centred(spectra_by_set)

@@ -59,7 +59,7 @@ def embedded(run, power, label):
     Parameters
     ----------
     run : a Run; its heads read the spectra up to its own kmax.
-    power : Measured spectra of simulations on the run's grid.
+    power : Measurement of simulations on the run's grid.
     label : of the run's mark in `power`, or of any mark that is to be seen through the same heads.
     """
     if len(power.theta) < FEWEST:

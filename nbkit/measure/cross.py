@@ -1,18 +1,28 @@
-"""The best additive mark, M = sum_a sum_j c_aj B_j(f_a) of the invariants f_a, with no mark in the loop.
+"""Cross spectra of the parts of additive marks, M = sum_a sum_j c_aj B_j(f_a) of the invariants f_a.
 
 Such a mark is linear in c: P_dm = sum_i c_i P_di and P_mm = sum_ij c_i c_j P_ij. The cross spectra of the fields
-B_i (1 + delta) are measured once, and the information is then a function of some twenty numbers.
+B_i (1 + delta) are measured once, and the spectra of a mark are then a function of some twenty numbers.
 """
 
 import torch
 
-from nbkit.mark.additive import NODES, bumps, channel_maps
+from nbkit import disk
+from nbkit.mark.additive import BUMPS, NODES, bumps, channel_maps
+from nbkit.measure import VERSION
 from nbkit.mesh.grid import to_fourier
+from nbkit.universe.store import fingerprint
 
 
 @torch.no_grad()
 def cross_spectra(data, rows, channels, ends):
-    """(m, b, T) spectra of all T pairs of delta and the fields B_i (1 + delta) of boxes, by row of `data`."""
+    """(m, b, T) spectra of all T pairs of delta and the fields B_i (1 + delta) of boxes, by row of `data`.
+
+    Parameters
+    ----------
+    data : anything with a `grid`, a `kmax` [h/Mpc], and `fields.parts(rows)`, which gives the fields one by one.
+    rows : (m,) tensor.
+    channels, ends : of the AdditiveMarks.
+    """
     bins = data.grid.bins(data.kmax)
     order = torch.argsort(bins.bin, stable=True)
     mode, root = bins.mode[order].long(), bins.weight[order].sqrt()
@@ -28,6 +38,22 @@ def cross_spectra(data, rows, channels, ends):
         for out, x in zip(row, modes.split(sizes, dim=1), strict=True):
             out[:] = (x @ x.conj().T).real[first, second]
     return table
+
+
+def keep_cross_spectra(simulations, data, rows, channels, ends, dtype=torch.float64, device="cpu"):
+    """`cross_spectra`, measured once: kept in `nbkit.disk.runs()` for whoever asks for the same.
+
+    Parameters
+    ----------
+    simulations : what `data` has the fields of.
+    data, rows, channels, ends : see `cross_spectra`.
+    dtype : in which they are kept.
+    device : where they are wanted.
+    """
+    key = {"simulations": fingerprint(simulations), "rows": rows.tolist(), "kmax": data.kmax, "channels": channels}
+    key |= {"ends": ends, "nodes": NODES, "bumps": BUMPS, "spectra": VERSION, "dtype": str(dtype)}
+    table = disk.kept("cross", key, lambda: {"cross": cross_spectra(data, rows, channels, ends).to(dtype)}, device)
+    return table["cross"]
 
 
 def spectra_of(table, c):

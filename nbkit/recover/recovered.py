@@ -22,9 +22,9 @@ def recovered(test, marks, training=None, repeats=1, train=None, seed=0):
 
     Parameters
     ----------
-    test : Measured spectra to test regressors on, and to train them on, fold by fold, unless there is `training`.
+    test : Measurement to test regressors on, and to train them on, fold by fold, unless there is `training`.
     marks : {label: mark}, in the order of the spectra.
-    training : Measured spectra to train on.
+    training : Measurement to train on.
     repeats, train, seed : see `nbkit.recover.regression.recovery`.
     """
     sets = [each for each in (test, training) if each is not None]

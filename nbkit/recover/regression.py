@@ -35,7 +35,7 @@ def unmarked(P_dd):
 
 
 def spectra_by_mark(measured, unmarked_label="P_dd alone"):
-    """{label: (N, 3, b)} of a `Measured`, with P_dd alone in front."""
+    """{label: (N, 3, b)} of a `Measurement`, with P_dd alone in front."""
     return {unmarked_label: unmarked(measured.P_dd)} | {label: measured[label] for label in measured.labels}
 
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from nbkit.mark.learned import LearnedMark
 from nbkit.show.plots import BLACK, BLUE, L_COLOURS, ORANGE
-from nbkit.universe.farm import watched
+from nbkit.universe.farm import is_watched
 
 
 def chance(recipe):
@@ -110,7 +110,7 @@ class Monitor(w.VBox):
     def __init__(self):
         self._button = w.Button(description="Stop, keep the best", icon="stop", layout={"width": "13em"})
         self._button.on_click(lambda _: setattr(self, "_asked", True))
-        self._image, self._asked, self._live = w.Image(format="png"), False, watched()
+        self._image, self._asked, self._live = w.Image(format="png"), False, is_watched()
         super().__init__([self._button, self._image])
 
     def __repr__(self):

@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 from nbkit.disk import read_tensors, write_atomically, write_tensors
 from nbkit.mesh.threads import keep_freed
 from nbkit.train.training import cosine_factor
-from nbkit.universe.farm import watched
+from nbkit.universe.farm import is_watched
 
 HISTORY = ("stage", "epoch", "passes", "train_loss", "val_loss", "learning_rate", "seconds")
 # A loss this many times chance above the best one, in this many batches in a row, will not come back. One such batch
@@ -279,7 +279,9 @@ def part(tensors, prefix):
 def _bar(now, objective, show):
     """A bar over all steps of a stage: epoch, step, loss, time left; silent unless `show`."""
     start, total = now.epoch * objective.steps + now.step, objective.epochs * objective.steps
-    return tqdm(total=total, initial=start, unit="step", disable=not (watched() if show is None else show), leave=False)
+    return tqdm(
+        total=total, initial=start, unit="step", disable=not (is_watched() if show is None else show), leave=False
+    )
 
 
 def _tell(bar, now, objective, loss):

@@ -16,7 +16,7 @@ from torch import nn
 
 from nbkit.mark.additive import NODES, SURVEYED, additive_mark, channels_of, ends_of, imitation
 from nbkit.mark.classical import ClassicalMark
-from nbkit.measure.cross import cross_spectra, spectra_of
+from nbkit.measure.cross import keep_cross_spectra, spectra_of
 from nbkit.mesh.grid import to_fourier
 from nbkit.mesh.spectra import marked_summary
 from nbkit.mesh.threads import generator, seeded
@@ -173,7 +173,7 @@ def best_by_contrast(data, training, folder, slope=FALLING, searches=SEARCHES, *
     delta_k = to_fourier(simulations[spread(simulations, SURVEYED)], data.grid)
     ends = ends_of(delta_k, data.grid, channels)
     searched = copy(data)
-    searched.S_M = cross_spectra(data, torch.arange(len(simulations)), channels, ends).float().to(data.device)
+    searched.S_M = _cross(simulations, data, torch.arange(len(simulations)), channels, ends, torch.float32)
     searched.recipe = replace(
         recipe, head_epochs=0, epochs=recipe.head_epochs, learning_rate=recipe.pretrain_rate, start="unit"
     )
@@ -203,7 +203,7 @@ def best_on_information(data, wanted, choices, seed, folder, **how):
     delta_k = to_fourier(data.joined[data.training[0][:SURVEYED].tolist()], data.grid)
     for i, channels in enumerate(choices):
         ends = ends_of(delta_k, data.grid, channels)
-        table = cross_spectra(data, data.rows(*data.training), channels, ends)
+        table = _cross(data.joined, data, data.rows(*data.training), channels, ends, torch.float64)
         for slope in (FALLING, RISING):
             mark = Coefficients(len(ends), slope, torch.float64)
             search = InformationSearch(table, sizes, mark, wanted, seed, 1 / data.processes.size)
@@ -233,6 +233,15 @@ def start_mark(training, start, data, folder, **how):
     else:
         delta = data.joined[data.training[0][:IMITATED_ON].tolist()]
     return imitation(target, delta, data.grid, training.seed, **training.mark_settings())[0]
+
+
+def _cross(simulations, data, rows, channels, ends, dtype):
+    """Cross spectra of boxes, measured by the first process."""
+    asked, processes = (simulations, data, rows, channels, ends, dtype), data.processes
+    if processes.first:
+        keep_cross_spectra(*asked)
+    processes.wait()
+    return keep_cross_spectra(*asked, processes.device)
 
 
 def spread(simulations, count):

@@ -1,21 +1,22 @@
 """theta, seed -> a universe; sets of them on disk."""
 
-from nbkit.universe.cosmology import FIDUCIAL, LATEX, PARAMETERS, PRIOR_BSQ, PRIOR_LATIN_HYPERCUBE, QUIJOTE_NAMES, STEPS
-from nbkit.universe.simulate import Simulator
-from nbkit.universe.suite import FIDUCIAL_SETS, PRESETS, SETS, Preset, suite
+# ruff: noqa: F401 (the names of this room)
 
-__all__ = [
-    "FIDUCIAL",
-    "FIDUCIAL_SETS",
-    "LATEX",
-    "PARAMETERS",
-    "PRESETS",
-    "PRIOR_BSQ",
-    "PRIOR_LATIN_HYPERCUBE",
-    "QUIJOTE_NAMES",
-    "SETS",
-    "STEPS",
-    "Preset",
-    "Simulator",
-    "suite",
-]
+from nbkit.universe.cosmology import (
+    FIDUCIAL,
+    LATEX,
+    PARAMETERS,
+    PRIOR_BSQ,
+    PRIOR_LATIN_HYPERCUBE,
+    QUIJOTE_NAMES,
+    STEPS,
+    derivative_thetas,
+    latin_hypercube_thetas,
+    linear_power,
+    nonlinear_power,
+    sobol_thetas,
+)
+from nbkit.universe.particles import paint
+from nbkit.universe.simulate import Simulator, growth, mean_power
+from nbkit.universe.store import SimulationSet, fingerprint
+from nbkit.universe.suite import DERIVATIVES, FIDUCIAL_SETS, PRESETS, SETS, Preset, Suite, suite

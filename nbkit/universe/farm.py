@@ -2,17 +2,17 @@
 
 import logging
 import os
+import subprocess
 import sys
+import time
 from contextlib import contextmanager, nullcontext
 from itertools import islice
+from pathlib import Path
 
 import torch
 from tqdm.auto import tqdm
 
 from nbkit.mesh.threads import keep_freed
-
-# Ctrl-C and a notebook's stop button reach every process; only the caller's has to answer.
-DEAF = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
 
 
 def farm(function, calls, receive, batch=1, client=None, progress=True):
@@ -32,7 +32,7 @@ def farm(function, calls, receive, batch=1, client=None, progress=True):
 
     keys = list(calls)
     batches = (keys[i : i + batch] for i in range(0, len(keys), batch))
-    bar = tqdm(total=len(keys), disable=not (progress and watched()), leave=False, smoothing=0.05, unit="field")
+    bar = tqdm(total=len(keys), disable=not (progress and is_watched()), leave=False, smoothing=0.05, unit="field")
     with bar, _local_client(-(-len(keys) // batch)) if client is None else nullcontext(client) as client:
         ready, under_way = as_completed(loop=client.loop, with_results=True), {}
 
@@ -63,7 +63,7 @@ def farm(function, calls, receive, batch=1, client=None, progress=True):
             client.cancel(list(under_way))
 
 
-def watched():
+def is_watched():
     """True in a terminal or a live notebook; False in papermill, nbval, CI and pipes."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     kernel = getattr(shell, "kernel", None)
@@ -83,33 +83,39 @@ def _results(function, arguments, home):
 
 @contextmanager
 def _local_client(tasks):
-    """A client of as many processes as this machine has cores to give."""
+    """A client of as many processes as this machine has cores to give.
+
+    Dask's own program starts them, not this process: its children would import the caller's script, which would run it
+    again unless it is guarded.
+    """
     from dask.system import CPU_COUNT
     from distributed import Client, LocalCluster
 
     # The scheduler always listens somewhere for its dashboard; a port of its own choice cannot be taken already.
-    quiet = {"dashboard_address": "127.0.0.1:0", "scheduler_kwargs": {"dashboard": False}, "preload": [DEAF]}
+    quiet = {"dashboard_address": "127.0.0.1:0", "scheduler_kwargs": {"dashboard": False}}
     with (
-        _script_not_run_by_workers(),
-        LocalCluster(
-            n_workers=min(CPU_COUNT, tasks),
-            threads_per_worker=1,
-            processes=True,
-            silence_logs=logging.CRITICAL,
-            **quiet,
-        ) as cluster,
+        LocalCluster(n_workers=0, silence_logs=logging.CRITICAL, **quiet) as cluster,
+        _processes(min(CPU_COUNT, tasks), cluster.scheduler_address) as processes,
         Client(cluster, set_as_default=False) as client,
     ):
+        while not client.nthreads():
+            if processes.poll() is not None:
+                raise RuntimeError("Worker processes could not be started; what they said stands above.")
+            time.sleep(0.02)
         yield client
 
 
 @contextmanager
-def _script_not_run_by_workers():
-    """New processes import the caller's script, which would run it again unless it is guarded; spare them that."""
-    main = sys.modules["__main__"]
-    hidden = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
-    main.__spec__ = None
-    try:
-        yield
-    finally:
-        main.__dict__.update({"__spec__": None, **hidden})
+def _processes(count, address):
+    """Processes that work for a scheduler, as long as the block runs and the scheduler is there."""
+    words = [address, "--nworkers", count, "--nthreads", 1, "--no-dashboard", "--death-timeout", 60]
+    # They find modules where this process does.
+    paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+    settings = {"PYTHONPATH": paths, "DASK_LOGGING__DISTRIBUTED": "critical"}
+    command = [sys.executable, "-m", "distributed.cli.dask_worker", *map(str, words)]
+    # In a session of their own: Ctrl-C and a notebook's stop button are for the caller alone.
+    with subprocess.Popen(command, env=os.environ | settings, start_new_session=True) as processes:
+        try:
+            yield processes
+        finally:
+            processes.terminate()

@@ -52,7 +52,7 @@ def counts(positions, n, per_length, order):
     return mesh
 
 
-def kicked(positions, velocities, force, alpha, beta, drift, box_size):
+def kick(positions, velocities, force, alpha, beta, drift, box_size):
     """v <- alpha v + beta F(x), then x <- x + drift v in the periodic box, both in place; F read by CIC.
 
     Parameters
@@ -68,10 +68,10 @@ def kicked(positions, velocities, force, alpha, beta, drift, box_size):
         numbers = [np.float32(number) for number in (m / box_size, alpha, beta, drift, box_size)]
         over_slices(lambda _, i, j: _kick_loop(*arrays, m, *numbers, i, j), len(positions))
     else:
-        _kicked(positions, velocities, force, alpha, beta, drift, box_size)
+        _kick(positions, velocities, force, alpha, beta, drift, box_size)
 
 
-def _kicked(positions, velocities, force, alpha, beta, drift, box_size):
+def _kick(positions, velocities, force, alpha, beta, drift, box_size):
     m = force[0].shape[-1]
     velocities.mul_(alpha).add_(_read(force, positions * (m / box_size)), alpha=beta)
     positions.add_(velocities, alpha=drift).remainder_(box_size)

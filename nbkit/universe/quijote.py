@@ -168,11 +168,11 @@ def counts(path, grid):
         raise Unusable(f"does not hold particle counts: mean {mean:.4g}, smallest {low:.4g}")
     fine = Grid(len(count), grid.box_size, "CIC")
     modes = to_fourier(torch.from_numpy(count.astype(np.float64) / mean - 1), fine)
-    modes = truncated(modes / fine.window(dtype=torch.float64), grid.n) * (grid.n / fine.n) ** 3
+    modes = truncate(modes / fine.window(dtype=torch.float64), grid.n) * (grid.n / fine.n) ** 3
     return to_real(modes * grid.window(dtype=torch.float64), grid).float().numpy()
 
 
-def truncated(modes, n):
+def truncate(modes, n):
     """The modes of a grid of n^3 cells among those of a finer one; at its Nyquist frequency, the mean of +k and -k."""
     half = n // 2
     for axis in (0, 1):

@@ -12,12 +12,12 @@ from tqdm.auto import tqdm
 
 from nbkit import disk
 from nbkit.mesh.grid import Grid
+from nbkit.mesh.threads import keep_freed
 from nbkit.universe.cosmology import FIDUCIAL, derivative_thetas, latin_hypercube_thetas, sobol_thetas
-from nbkit.universe.farm import farm, watched
+from nbkit.universe.farm import farm, is_watched
 from nbkit.universe.quijote import Files
-from nbkit.universe.simulate import A_START, SOFTENING, Simulator
-from nbkit.universe.store import Contents, SimulationSet, finished
-from nbkit.universe.writer import Writer, room_for
+from nbkit.universe.simulate import A_START, SOFTENING, VERSION, Simulator
+from nbkit.universe.store import Contents, SimulationSet, Writer, done_rows
 
 DERIVATIVES = tuple(derivative_thetas())
 SETS = ("BSQ", "latin_hypercube", "fiducial", *DERIVATIVES)
@@ -91,6 +91,38 @@ class Preset:
             )
         return Simulator(self.grid, self.particles, self.force_factor, self.steps)
 
+    def contents(self, name):
+        """Thetas, seeds and settings of a set of embedded universes, made or not."""
+        count, simulator = self.count(name), self.simulator
+        if name == "BSQ":
+            theta = sobol_thetas(count)
+        elif name == "latin_hypercube":
+            theta = latin_hypercube_thetas(count)
+        else:
+            theta = np.tile(derivative_thetas().get(name, FIDUCIAL), (count, 1))
+        settings = {"source": "nbkit", "n": self.grid.n, "box_size": self.grid.box_size, "mas": self.grid.mas}
+        settings |= {what: getattr(simulator, what) for what in ("particles", "force_factor", "steps")}
+        settings |= {"a_start": A_START, "softening": list(SOFTENING), "simulator": VERSION}
+        return Contents(theta, FIRST_SEED[name] + self.first(name) + np.arange(count), settings)
+
+    # The next two, and `contents`, are what a source of suites has to offer: `nbkit.universe.quijote.Files` is another.
+    def calls(self, name, contents, rows):
+        """{row: arguments of `field`} for those of the rows that can be made: all."""
+        return {row: (contents.theta[row], int(contents.seeds[row])) for row in rows}
+
+    def field(self, theta, seed):
+        """A density contrast as float32 array; a string instead would say why there is none."""
+        return self.simulator(theta, seed).numpy()
+
+    @classmethod
+    def of(cls, preset):
+        """A preset by its name, or the Preset that is given."""
+        if isinstance(preset, cls):
+            return preset
+        if preset not in PRESETS:
+            raise ValueError(f"preset is {preset!r}; allowed are {', '.join(PRESETS)}, or a Preset of your own.")
+        return PRESETS[preset]
+
 
 PRESETS = {
     preset.name: preset
@@ -105,31 +137,32 @@ PRESETS = {
 }
 
 
-class Suite:
-    """Sets of simulations on one grid: `suite["fiducial"][3]` is a density contrast, (n, n, n)."""
+class Suite(dict):
+    """Sets of simulations on one grid, by name: `suite["fiducial"][3]` is a density contrast, (n, n, n)."""
 
     def __init__(self, preset, sets):
-        self.preset, self.grid, self._sets = preset, preset.grid, sets
+        super().__init__(sets)
+        self.preset, self.grid = preset, preset.grid
 
     @property
     def names(self):
         """Names of the sets at hand."""
-        return tuple(self._sets)
+        return tuple(self)
 
-    def __getitem__(self, name):
-        if name not in self._sets:
-            raise KeyError(f"{name!r} is not in this suite; it holds {', '.join(self.names)}.")
-        return self._sets[name]
-
-    def __iter__(self):
-        return iter(self._sets)
-
-    def __len__(self):
-        return len(self._sets)
+    def __missing__(self, name):
+        raise KeyError(f"{name!r} is not in this suite; it holds {', '.join(self.names)}.")
 
     def __repr__(self):
-        sizes = ", ".join(f"{name} {len(each)}" for name, each in self._sets.items())
+        sizes = ", ".join(f"{name} {len(each)}" for name, each in self.items())
         return f"<suite {self.preset.name}: {self.grid.n}^3 in {self.grid.box_size:g} Mpc/h; {sizes}>"
+
+
+def set_names(sets=None):
+    """Names of sets as a tuple, of one or several; all by default."""
+    names = (sets,) if isinstance(sets, str) else SETS if sets is None else tuple(sets)
+    if unknown := [name for name in names if name not in SETS]:
+        raise ValueError(f"sets has {', '.join(map(repr, unknown))}; allowed are {', '.join(SETS)}.")
+    return names
 
 
 def suite(preset="demo", sets=None, root=None, data_root=None, client=None, progress=True):
@@ -145,73 +178,33 @@ def suite(preset="demo", sets=None, root=None, data_root=None, client=None, prog
     client : a `dask.distributed.Client` to do the work; default all cores of this machine.
     progress : show a bar with the time left.
     """
-    if not isinstance(preset, Preset):
-        if preset not in PRESETS:
-            raise ValueError(f"preset is {preset!r}; allowed are {', '.join(PRESETS)}, or a Preset of your own.")
-        preset = PRESETS[preset]
-    names = (sets,) if isinstance(sets, str) else SETS if sets is None else tuple(sets)
-    if unknown := [name for name in names if name not in SETS]:
-        raise ValueError(f"sets has {', '.join(map(repr, unknown))}; allowed are {', '.join(SETS)}.")
+    preset, names = Preset.of(preset), set_names(sets)
     folder = (disk.runs() / "suites" if root is None else Path(root).expanduser()) / preset.name
     files = {name: folder / f"{name}.h5" for name in names}
     # Imported sets are complete as they are: without data_root there is nothing to finish them from.
     if not (data_root is None and preset.particles is None and all(path.exists() for path in files.values())):
-        source = _Simulations(preset) if data_root is None else Files(preset, Path(data_root).expanduser().absolute())
-        _finish(source, files, client, progress)
+        source = preset if data_root is None else Files(preset, Path(data_root).expanduser().absolute())
+        _finish(source, preset.grid.n, files, client, progress)
     return Suite(preset, {name: SimulationSet(path) for name, path in files.items()})
 
 
-def contents(preset, name):
-    """Thetas, seeds and settings of a set of a Preset of embedded universes, made or not."""
-    grid, simulator, count = preset.grid, preset.simulator, preset.count(name)
-    if name == "BSQ":
-        theta = sobol_thetas(count)
-    elif name == "latin_hypercube":
-        theta = latin_hypercube_thetas(count)
-    else:
-        theta = np.tile(derivative_thetas().get(name, FIDUCIAL), (count, 1))
-    settings = {"source": "nbkit", "n": grid.n, "box_size": grid.box_size, "mas": grid.mas}
-    settings |= {what: getattr(simulator, what) for what in ("particles", "force_factor", "steps")}
-    settings |= {"a_start": A_START, "softening": list(SOFTENING)}
-    return Contents(theta, FIRST_SEED[name] + preset.first(name) + np.arange(count), settings)
-
-
-@dataclass(frozen=True)
-class _Simulations:
-    """Universes of the embedded simulator; `nbkit.universe.quijote.Files` offers the same three methods."""
-
-    preset: Preset
-
-    def contents(self, name):
-        """See `contents`."""
-        return contents(self.preset, name)
-
-    def calls(self, name, contents, rows):
-        """{row: arguments of `field`} for those of the rows that can be made: all."""
-        return {row: (contents.theta[row], int(contents.seeds[row])) for row in rows}
-
-    def field(self, theta, seed):
-        """A density contrast as float32 array; a string instead would say why there is none."""
-        return self.preset.simulator(theta, seed).numpy()
-
-
-def _finish(source, files, client, progress):
-    """Make what is missing of {set: file}, all sets in one go."""
+def _finish(source, n, files, client, progress):
+    """Make what is missing of {set: file}, fields of n^3 cells, all sets in one go."""
     with ExitStack() as stack:
         writers, calls = {}, {}
         for name, path in files.items():
             contents = source.contents(name)
-            todo = source.calls(name, contents, np.flatnonzero(~finished(path, contents)).tolist())
+            todo = source.calls(name, contents, np.flatnonzero(~done_rows(path, contents)).tolist())
             if todo:
                 writers[name] = stack.enter_context(Writer(path, contents))
-                _say_versions(writers[name])
-                if isinstance(source, _Simulations):
+                _warn_of_versions(writers[name])
+                if isinstance(source, Preset):
                     _copy(writers[name], progress)
                 calls |= {(name, row): todo[row] for row in todo if not writers[name].done[row]}
         if not calls:
             return
-        n = source.preset.grid.n
-        room_for(next(iter(files.values())).parent, len(calls) * 4 * n**3)
+        keep_freed()  # for simulations made in this process, by a client without others
+        disk.room_for(next(iter(files.values())).parent, len(calls) * 4 * n**3)
         refused = []
 
         def receive(results):
@@ -248,17 +241,17 @@ def _copy(writer, progress):
                 continue
             held = [(i, row_of[seed]) for i, seed in enumerate(other.seeds.tolist()) if seed in row_of]
             held = [(i, row) for i, row in held if np.array_equal(other.theta[i], theta[row])]
-            hidden = not (progress and watched())
+            hidden = not (progress and is_watched())
             for i, row in tqdm(held, "copied", disable=hidden, leave=False, unit="field"):
                 if not writer.done[row]:
-                    writer.write({row: other.checked(i).numpy()})
+                    writer.write({row: other.check_field(i).numpy()})
 
 
-def _say_versions(writer):
+def _warn_of_versions(writer):
     if writer.other_versions and writer.done.any():
-        said = ", ".join(f"{name} {version}" for name, version in writer.other_versions.items())
+        others = ", ".join(f"{name} {version}" for name, version in writer.other_versions.items())
         warnings.warn(
-            f"{writer.path} was begun with {said}; its last bits may differ from simulations made now. "
+            f"{writer.path} was begun with {others}; its last bits may differ from simulations made now. "
             "Delete it to make all of them with the same versions.",
             stacklevel=5,
         )

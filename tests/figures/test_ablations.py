@@ -15,16 +15,16 @@ import torch
 from ablation_table import FULL, NUMBERS, QUANTITIES
 from cases import Case, planned
 from fake import FakeSet
+from nbkit.train.launch import run_name
+from nbkit.train.recipe import recipe_named
+from nbkit.train.shipped import run_folder
+from nbkit.train.train import train
 
 from nbkit import disk
 from nbkit.forecast.fisher import UNMARKED
-from nbkit.measure.measure import Measured
+from nbkit.measure import Measurement
 from nbkit.mesh.threads import one_thread
-from nbkit.train.launch import run_name
-from nbkit.train.recipe import recipe_named
 from nbkit.train.run import load_run
-from nbkit.train.shipped import run_folder
-from nbkit.train.train import train
 from nbkit.universe.cosmology import FIDUCIAL, PRIOR_LATIN_HYPERCUBE, STEPS
 
 
@@ -83,7 +83,7 @@ class Line:
     def measured(self, marks):
         power = 1000 + np.einsum("np,pab->nab", self.theta - FIDUCIAL, self.slopes) + self.noise
         k = np.linspace(0.05, 0.2, 6)
-        return Measured(k, np.ones(6), self.theta, self.seeds, power[:, 0], dict.fromkeys(marks, power[:, 1:]))
+        return Measurement(k, np.ones(6), self.theta, self.seeds, power[:, 0], dict.fromkeys(marks, power[:, 1:]))
 
 
 @pytest.fixture(scope="module")

@@ -16,11 +16,10 @@ from trainings import PARAMETERS, TRAININGS, shipped
 from nbkit import ClassicalMark, disk
 from nbkit.forecast.fisher import UNMARKED, ingredients, standard
 from nbkit.mark.additive import NODES
-from nbkit.measure.bundled import archived
+from nbkit.measure import Pass, measure
 from nbkit.measure.cross import spectra_of
-from nbkit.measure.measure import _Pass
 from nbkit.train import launch
-from nbkit.universe.suite import FIDUCIAL_SETS, PRESETS, contents
+from nbkit.universe.suite import FIDUCIAL_SETS, PRESETS
 
 FIGURES = disk.figures() / "results.json"
 MARKS = ("contrast", "contrast_more", "information")
@@ -54,7 +53,7 @@ class Again:
     """A few simulations of a set, made here and now."""
 
     def __init__(self, name, rows):
-        self.grid, about = PRESETS[trainings.PRESET].grid, contents(PRESETS[trainings.PRESET], name)
+        self.grid, about = PRESETS[trainings.PRESET].grid, PRESETS[trainings.PRESET].contents(name)
         simulator = PRESETS[trainings.PRESET].simulator
         self.fields = [simulator(about.theta[row], int(about.seeds[row])) for row in rows]
 
@@ -67,8 +66,8 @@ def test_simulations_made_again_have_the_shipped_spectra(name):
     """Through trained marks and a classical one: to a small part of their scatter over the boxes of the set."""
     rows, labels = [0, 7], ("mini_l2", "mini_i2", "mini_l0")
     marks = {label: run.mark for label, run in shipped().items() if label in labels} | {"p": ClassicalMark(2.0, 0.0)}
-    again = _Pass({name: (Again(name, rows), marks)})
-    kept = archived(trainings.PRESET).measured((name,), marks)[name]
+    again = Pass({name: (Again(name, rows), marks)})
+    kept = measure(trainings.PRESET, marks, name)[name]
     for place, row in enumerate(rows):
         power = again(name, place)[:, :, : len(kept.k)]
         for found, label in zip(power[1:], marks, strict=True):
@@ -80,7 +79,7 @@ def test_simulations_made_again_have_the_shipped_spectra(name):
 def test_figures_are_those_of_the_shipped_spectra():
     found = json.loads(FIGURES.read_text())
     marks = {label: run.mark for label, run in shipped().items()}
-    spectra = archived(trainings.PRESET).measured(FIDUCIAL_SETS, marks)
+    spectra = measure(trainings.PRESET, marks, FIDUCIAL_SETS)
     for kmax in trainings.KMAX:
         for label in (UNMARKED, "mini_i2", "mini_l2"):
             sigma = standard(ingredients(spectra, label, kmax)).sigma()

@@ -8,13 +8,13 @@ import pytest
 import torch
 from fake import FakeSet
 from frozen import FrozenMark
+from nbkit.train.train import train
 from objective_table import KMAX, NUMBERS, Training, planned
 from training_process import RECIPE
 
 from nbkit import ClassicalMark, LearnedMark, disk
 from nbkit.forecast.fisher import UNMARKED
 from nbkit.train.run import load_run
-from nbkit.train.train import train
 
 ENDS = {"": 1.2, "_low": 1.1, "_high": 1.3}
 

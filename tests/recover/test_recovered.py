@@ -6,7 +6,7 @@ from trainings import all_marks, shipped
 
 from nbkit import ClassicalMark
 from nbkit.mark import identity
-from nbkit.measure.measure import Measured
+from nbkit.measure import Measurement
 from nbkit.recover.recovered import SHIPPED, _asked, recovered, ship_recoveries
 from nbkit.recover.regression import recovery, spectra_by_mark
 from nbkit.universe.cosmology import PRIOR_LATIN_HYPERCUBE
@@ -20,7 +20,7 @@ def power(seed, count=60, bins=4):
     theta = PRIOR_LATIN_HYPERCUBE[:, 0] + rng.random((count, 5)) * np.ptp(PRIOR_LATIN_HYPERCUBE, axis=1)
     P_dd = theta[:, 4:] ** 2 * rng.lognormal(0, 0.05, (count, bins))
     marked = {label: np.stack([0.5 * P_dd, P_dd * rng.lognormal(0, 0.05, P_dd.shape)], axis=1) for label in MARKS}
-    return Measured(np.linspace(0.05, 0.2, bins), np.ones(bins), theta, np.arange(count), P_dd, marked)
+    return Measurement(np.linspace(0.05, 0.2, bins), np.ones(bins), theta, np.arange(count), P_dd, marked)
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from nbkit.measure.measure import Measured
+from nbkit.measure import Measurement
 from nbkit.mesh.threads import generator
 from nbkit.recover.pyramid import START, Pyramid, RegressionRecipe, fitted, log_mse
 from nbkit.recover.regression import (
@@ -246,7 +246,7 @@ def test_scales_the_mark_never_saw_are_refused_with_the_command_that_helps():
 
 def test_spectra_by_mark_put_the_unmarked_first():
     P_dd, marked = np.full((4, 3), 2.0), np.full((4, 2, 3), 5.0)
-    both = spectra_by_mark(Measured(np.arange(3.0), np.ones(3), np.zeros((4, 5)), np.arange(4), P_dd, {"a": marked}))
+    both = spectra_by_mark(Measurement(np.arange(3.0), np.ones(3), np.zeros((4, 5)), np.arange(4), P_dd, {"a": marked}))
     assert list(both) == ["P_dd alone", "a"]
     np.testing.assert_array_equal(both["P_dd alone"], 2.0)
     np.testing.assert_array_equal(both["a"][:, 1:], 5.0)

@@ -10,13 +10,13 @@ import matplotlib.pyplot as plt
 import pytest
 import trainings
 from fake import FakeSet
+from nbkit.train.train import train
 from training_process import RECIPE
 
 from nbkit import LearnedMark, disk
 from nbkit.mark.classical import UnitMark
 from nbkit.show import training as monitor
 from nbkit.train import launch
-from nbkit.train.train import train
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_monitor_is_still_where_nobody_watches(runs):
 
 
 def test_button_is_heard_while_the_training_runs_and_not_the_next_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(monitor, "watched", lambda: True)
+    monkeypatch.setattr(monitor, "is_watched", lambda: True)
     view, seen = monitor.Monitor(), []
 
     def on_epoch(trainer):

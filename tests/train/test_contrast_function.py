@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from nbkit.train.contrast_function import RATE, SEARCHES, Coefficients, contrastive_function
+from nbkit.train.recipe import Recipe
+from nbkit.train.train import train
 from test_train import RECIPE, one_thread, simulations, small  # noqa: F401 (fixtures)
 from training_process import FROM_FUNCTION
 
 from nbkit.disk import read_tensors
 from nbkit.mark import weights_hash
 from nbkit.mesh.spectra import marked_spectra
-from nbkit.train.contrast_function import RATE, SEARCHES, Coefficients, contrastive_function
 from nbkit.train.processes import Processes
-from nbkit.train.recipe import Recipe
 from nbkit.train.run import load_run
-from nbkit.train.train import train
 
 CPU = torch.device("cpu")
 QUICK = replace(RECIPE, standardise=True, schedule="cosine", pretrain_rate=5e-3, head_epochs=8, start="function")

@@ -7,22 +7,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from nbkit.forecast.information import Sample, cross_validated, derivatives, fisher, halves, naive, weights
+from nbkit.train.information_trainer import InformationTrainer
+from nbkit.train.recipe import recipe_named
+from nbkit.train.train_information import INFORMATION, held_out_losses, start_mark, train_information, unit_mark
+from nbkit.train.trainer import TrainingDiverged
 
 from nbkit import ClassicalMark, Grid
 from nbkit.disk import read_tensors
-from nbkit.forecast.information import Sample, cross_validated, derivatives, fisher, halves, naive, weights
 from nbkit.mark.additive import DENSITY, LEAST, NODES, AdditiveMark, channel_maps, channels_of, imitation
 from nbkit.measure.cross import cross_spectra, spectra_of
 from nbkit.mesh.grid import to_fourier
 from nbkit.mesh.spectra import marked_spectra
-from nbkit.train.information_trainer import InformationTrainer
 from nbkit.train.neighbourhood import Neighbourhood
 from nbkit.train.processes import Processes
-from nbkit.train.recipe import recipe_named
 from nbkit.train.run import load_run
 from nbkit.train.search import best_function
-from nbkit.train.train_information import INFORMATION, held_out_losses, start_mark, train_information, unit_mark
-from nbkit.train.trainer import TrainingDiverged
 from nbkit.universe.cosmology import FIDUCIAL, STEPS, derivative_thetas
 
 CPU = torch.device("cpu")

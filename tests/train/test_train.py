@@ -15,6 +15,12 @@ import numpy as np
 import pytest
 import torch
 from fake import FakeSet
+from nbkit.train.fields import Fields
+from nbkit.train.objective import Batch, MarkedObjective
+from nbkit.train.progress import Progress
+from nbkit.train.recipe import RECIPES, Recipe, as_json, cosine_factor, recipe_named
+from nbkit.train.train import train
+from nbkit.train.trainer import TrainingDiverged
 from safetensors.torch import load_file
 from training_process import RECIPE
 
@@ -24,15 +30,9 @@ from nbkit.mark import weights_hash
 from nbkit.mark.classical import UnitMark
 from nbkit.train.contrast import Heads
 from nbkit.train.data import TrainingData
-from nbkit.train.fields import Fields
 from nbkit.train.negatives import Negatives, candidates
-from nbkit.train.objective import Batch, MarkedObjective
-from nbkit.train.processes import Processes, chosen_device
-from nbkit.train.progress import Progress
-from nbkit.train.recipe import RECIPES, Recipe, as_json, cosine_factor, recipe_named
+from nbkit.train.processes import Processes, choose_device
 from nbkit.train.run import load_run
-from nbkit.train.train import train
-from nbkit.train.trainer import TrainingDiverged
 
 HERE = Path(__file__).parents[1]
 CPU = torch.device("cpu")
@@ -431,9 +431,9 @@ def test_impossible_requests_get_one_sentence(small, tmp_path, call, said):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
 def test_a_missing_gpu_is_said():
-    assert chosen_device("auto") == CPU
+    assert choose_device("auto") == CPU
     with pytest.raises(ValueError, match="device is 'cuda', but no GPU is usable here"):
-        chosen_device("cuda")
+        choose_device("cuda")
 
 
 def test_the_papers_recipe():

@@ -15,14 +15,14 @@ from nbkit.universe.cosmology import (
     PRIOR_LATIN_HYPERCUBE,
     STEPS,
     camb_power,
-    checked_theta,
+    check_theta,
     derivative_thetas,
-    growth,
     latin_hypercube_thetas,
     linear_power,
     nonlinear_power,
     sobol_thetas,
 )
+from nbkit.universe.simulate import growth
 
 # What simulations ask for: the longest mode of a 1000 Mpc/h box to the corner of 128^3 particles in 500 Mpc/h.
 K = np.geomspace(2 * np.pi / 1000, 3**0.5 * np.pi * 128 / 500, 400)
@@ -113,7 +113,7 @@ def test_power_outside_the_table_comes_from_camb_once(tmp_path, monkeypatch):
     np.testing.assert_allclose(louder(K), 1.1**2 * first(K), rtol=1e-12)
     (path,) = (tmp_path / "linear_power").iterdir()
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(ValueError, match="is not a transfer function that nbkit wrote"):
+    with pytest.raises(ValueError, match=r"is not a whole safetensors file .* delete it"):
         linear_power(theta)
 
 
@@ -127,7 +127,7 @@ def test_processes_that_want_the_same_cosmology_do_not_spoil_it(tmp_path, monkey
     theta = FIDUCIAL * [1, 1, 2, 1, 1]
     with multiprocessing.get_context("fork").Pool(4) as pool:
         assert pool.map(_write, [theta] * 16, chunksize=1) == [50_000] * 16
-    assert [p.suffix for p in (tmp_path / "linear_power").iterdir()] == [".npz"]
+    assert [p.suffix for p in (tmp_path / "linear_power").iterdir()] == [".safetensors"]
 
 
 def test_hmcode_adds_power_on_small_scales_only():
@@ -173,7 +173,7 @@ def test_second_order_growth():
 )
 def test_bad_theta_gets_one_sentence(theta, said):
     with pytest.raises(ValueError, match=said):
-        checked_theta(theta)
+        check_theta(theta)
 
 
 def test_power_beyond_its_range_is_refused():

@@ -7,7 +7,7 @@ import torch
 
 from nbkit import Grid
 from nbkit.mesh.grid import MAS_ORDER
-from nbkit.universe.particles import _counts, _read, counts, kicked, paint
+from nbkit.universe.particles import _counts, _read, counts, kick, paint
 
 SCHEMES = ("NGP", "CIC", "TSC", "PCS")
 
@@ -83,7 +83,7 @@ def test_reading_a_linear_field_is_exact():
     expected = [c + a * x[:, 0] + b * x[:, 1] + 0.3 * x[:, 2] for a, b, c in ((1, 2, 3), (0, 1, 0), (2, 0, 1))]
     speed = 0.5 * v + 2 * torch.stack(expected, -1)
     torch.testing.assert_close(_read(force, x), torch.stack(expected, -1), rtol=1e-5, atol=1e-4)
-    kicked(x, v, force, alpha=0.5, beta=2.0, drift=0.01, box_size=32.0)
+    kick(x, v, force, alpha=0.5, beta=2.0, drift=0.01, box_size=32.0)
     torch.testing.assert_close(v, speed, rtol=1e-5, atol=1e-4)
     torch.testing.assert_close(x, (before + 0.01 * speed).remainder(32), rtol=1e-5, atol=1e-4)
 

@@ -14,7 +14,7 @@ from nbkit.mesh.spectra import spectra
 from nbkit.universe import quijote
 from nbkit.universe.cosmology import FIDUCIAL, derivative_thetas, latin_hypercube_thetas, sobol_thetas
 from nbkit.universe.particles import counts as particle_counts
-from nbkit.universe.quijote import Unusable, cube, snapshot, thetas, truncated
+from nbkit.universe.quijote import Unusable, cube, snapshot, thetas, truncate
 from nbkit.universe.suite import Preset, suite
 
 GRID = Grid(16, 125.0, "PCS")
@@ -179,7 +179,7 @@ def test_truncation_keeps_real_fields_real(n, fine):
     waves = torch.exp(2j * torch.pi * x[:, None] * m[None, :]) * weight
     expected = torch.einsum("xyz,ax,by,cz->abc", full, waves, waves, waves)
     assert expected.imag.abs().max() < 1e-12
-    ours = torch.fft.irfftn(truncated(torch.fft.rfftn(field), n) * (n / fine) ** 3, s=(n, n, n))
+    ours = torch.fft.irfftn(truncate(torch.fft.rfftn(field), n) * (n / fine) ** 3, s=(n, n, n))
     torch.testing.assert_close(ours, expected.real, rtol=0, atol=1e-12)
 
 

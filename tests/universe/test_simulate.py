@@ -10,12 +10,13 @@ import torch
 import nbkit.universe.particles
 import nbkit.universe.simulate
 from nbkit import Grid, spectra
-from nbkit.universe.cosmology import FIDUCIAL, camb_power, derivative_thetas, growth, linear_power, nonlinear_power
+from nbkit.universe.cosmology import FIDUCIAL, camb_power, derivative_thetas, linear_power, nonlinear_power
 from nbkit.universe.simulate import (
     Simulator,
     bullfrog,
     force,
     green_function,
+    growth,
     lagrangian,
     linear_modes,
     mean_power,
@@ -112,7 +113,7 @@ def test_one_bullfrog_step_is_2lpt_up_to_third_order(monkeypatch):
         for name, (alpha, beta) in rules.items():
             x, v = lagrangian(delta_k, grid, D0, G.E(D0), G.dE_dD(D0))
             x = (x + (D1 - D0) / 2 * v).remainder(50.0)
-            nbkit.universe.particles.kicked(x, v, force(x, mesh, 16), alpha, beta, 0.0, 50.0)
+            nbkit.universe.particles.kick(x, v, force(x, mesh, 16), alpha, beta, 0.0, 50.0)
             differences[name].append((v - end).square().mean().sqrt().item())
     green_function.cache_clear()
     shrinks = {name: large / small for name, (large, small) in differences.items()}
@@ -125,7 +126,7 @@ def test_momentum_is_conserved():
     x, v = MINI.phase_space(FIDUCIAL, 1)
     assert (v.double().mean(0).abs() < 1e-6 * v.double().std(0)).all()
     start = torch.zeros_like(v)
-    nbkit.universe.particles.kicked(x, start, force(x, Grid(128, 500.0), 64), 0.0, 1.0, 0.0, 500.0)
+    nbkit.universe.particles.kick(x, start, force(x, Grid(128, 500.0), 64), 0.0, 1.0, 0.0, 500.0)
     assert (start.double().mean(0).abs() < 1e-6 * start.double().std(0)).all()
 
 
@@ -232,7 +233,7 @@ def test_plain_path_gives_the_same_universe(monkeypatch):
     compiled = DEMO(FIDUCIAL, 2)
     monkeypatch.setattr(nbkit.universe.simulate, "counts", nbkit.universe.particles._counts)
     monkeypatch.setattr(nbkit.universe.particles, "counts", nbkit.universe.particles._counts)
-    monkeypatch.setattr(nbkit.universe.simulate, "kicked", nbkit.universe.particles._kicked)
+    monkeypatch.setattr(nbkit.universe.simulate, "kick", nbkit.universe.particles._kick)
     plain = DEMO(FIDUCIAL, 2)
     assert not torch.equal(plain, compiled)
     torch.testing.assert_close(plain, compiled, rtol=0, atol=2e-3)

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 import torch
 
-from nbkit.universe import writer as writer_module
-from nbkit.universe.store import Contents, SimulationSet, finished
-from nbkit.universe.writer import Writer, room_for
+from nbkit import disk
+from nbkit.universe import store
+from nbkit.universe.store import Contents, SimulationSet, Writer, done_rows
 
 SETTINGS = {"source": "test", "n": 8, "box_size": 50.0, "mas": "PCS"}
 
@@ -101,7 +101,7 @@ def test_unfinished_rows_are_not_shown(path):
     np.testing.assert_array_equal(simulations.seeds, [102, 105])
     np.testing.assert_array_equal(simulations.theta, contents().theta[[2, 5]])
     np.testing.assert_array_equal(simulations[:], np.stack([field(2), field(5)]))
-    np.testing.assert_array_equal(np.flatnonzero(finished(path, contents())), [2, 5])
+    np.testing.assert_array_equal(np.flatnonzero(done_rows(path, contents())), [2, 5])
 
 
 def test_fields_not_made_take_no_space(path):
@@ -147,8 +147,7 @@ import os, random, signal, sys, time
 from pathlib import Path
 import numpy as np
 import h5py
-from nbkit.universe.store import Contents, SimulationSet
-from nbkit.universe.writer import Writer
+from nbkit.universe.store import Contents, SimulationSet, Writer
 
 folder, wanted = Path(sys.argv[1]), int(sys.argv[2])
 count, n = 24, 48
@@ -215,7 +214,7 @@ import sys, time
 sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 from test_store import contents
-from nbkit.universe.writer import Writer
+from nbkit.universe.store import Writer
 writer = Writer(Path(sys.argv[1]), contents())
 print("holding", flush=True)
 time.sleep(60)
@@ -303,7 +302,7 @@ def test_no_room_in_the_midst(path):
 
     number, said = in_child_with_file_size(SimulationSet(path)._at["delta"] + 5 * 4 * 8**3, work)
     assert number == errno.EFBIG
-    assert "simulations marked done are safe: make room and run again" in said
+    assert "what was finished before is safe: make room and run again" in said
     np.testing.assert_array_equal(SimulationSet(path).seeds, [100, 101, 102])
     with Writer(path, contents()) as writer:
         writer.write(fields(np.flatnonzero(~writer.done).tolist()))
@@ -338,9 +337,9 @@ def test_short_writes_are_completed(path, monkeypatch):
 
 
 def test_too_little_room_is_said_before_work_begins(tmp_path):
-    room_for(tmp_path, 1000)
+    disk.room_for(tmp_path, 1000)
     with pytest.raises(OSError, match=r"MB free and 1000000000000 MB are needed; make room") as raised:
-        room_for(tmp_path, 10**18)
+        disk.room_for(tmp_path, 10**18)
     assert raised.value.errno == errno.ENOSPC
 
 
@@ -382,7 +381,7 @@ def repacked(path):
 def test_truncated_and_foreign_files_are_refused_and_left_alone(whole, spoil, said):
     spoil(whole)
     before = digest(whole)
-    for use in (SimulationSet, lambda path: finished(path, contents()), lambda path: Writer(path, contents())):
+    for use in (SimulationSet, lambda path: done_rows(path, contents()), lambda path: Writer(path, contents())):
         with pytest.raises(ValueError, match=said) as raised:
             use(whole)
         assert str(whole) in str(raised.value)
@@ -410,7 +409,7 @@ def test_file_cut_after_it_was_opened(whole):
 )
 def test_other_settings_are_refused_and_left_alone(whole, other, said):
     before = digest(whole)
-    for use in (finished, Writer):
+    for use in (done_rows, Writer):
         with pytest.raises(ValueError, match=f"made with other settings \\({said}\\); choose another root, or delete"):
             use(whole, other)
     assert digest(whole) == before
@@ -431,7 +430,7 @@ def test_bad_fields_are_never_marked_done(path):
 
 
 def test_versions_that_began_a_file_are_told(path, monkeypatch):
-    monkeypatch.setattr(writer_module, "_versions", lambda: {"nbkit": "0.0", "camb": "1", "torch": "2"})
+    monkeypatch.setattr(store, "_versions", lambda: {"nbkit": "0.0", "camb": "1", "torch": "2"})
     with Writer(path, contents()) as writer:
         assert writer.other_versions == {}
     monkeypatch.undo()

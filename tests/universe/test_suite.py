@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import combinations
 
 import dask
+import h5py
 import numpy as np
 import psutil
 import pytest
@@ -18,12 +19,12 @@ import torch
 
 from nbkit.mesh.grid import Grid
 from nbkit.universe import farm as farm_module
-from nbkit.universe import suite as suite_module
 from nbkit.universe.cosmology import FIDUCIAL, PRIOR_BSQ, PRIOR_LATIN_HYPERCUBE, STEPS
 from nbkit.universe.farm import farm
-from nbkit.universe.store import SimulationSet
+from nbkit.universe.store import SimulationSet, Writer
 from nbkit.universe.suite import DERIVATIVES, FIRST_SEED, PRESETS, SETS, Preset, suite
 
+suite_module = sys.modules[suite.__module__]  # its name in `nbkit.universe` is that of the function
 TINY = Preset("tiny", Grid(16, 125.0, "PCS"), 2, 2, 96, 3, particles=16, force_factor=2, steps=4)
 SOME = ("fiducial", "Om_p", "Om_m")
 
@@ -68,7 +69,7 @@ def test_sizes_of_the_presets():
 
 
 def test_more_boxes_begin_with_those_of_mini():
-    few, more = (suite_module.contents(PRESETS[name], "BSQ") for name in ("mini", "mini_more"))
+    few, more = (PRESETS[name].contents("BSQ") for name in ("mini", "mini_more"))
     assert few.settings == more.settings
     np.testing.assert_array_equal(more.theta[: len(few.theta)], few.theta)
     np.testing.assert_array_equal(more.seeds[: len(few.seeds)], few.seeds)
@@ -107,7 +108,7 @@ def test_sets_are_named_as_in_quijote():
 
 @pytest.mark.parametrize("preset", ["demo", "mini"])
 def test_thetas_and_seeds(preset):
-    source = suite_module._Simulations(PRESETS[preset])
+    source = PRESETS[preset]
     held = {name: source.contents(name) for name in SETS}
     seeds = {name: set(held[name].seeds.tolist()) for name in SETS}
     assert all(len(seeds[name]) == PRESETS[preset].count(name) == len(held[name].theta) for name in SETS)
@@ -327,7 +328,7 @@ def test_workers_that_keep_dying_are_explained():
 def test_bar_tells_the_time_left(threads, monkeypatch, capfd):
     farm(time.sleep, {i: (0.02,) for i in range(30)}, dict().update, client=threads)
     assert capfd.readouterr().err == ""  # no terminal, no bar
-    monkeypatch.setattr(farm_module, "watched", lambda: True)
+    monkeypatch.setattr(farm_module, "is_watched", lambda: True)
     farm(time.sleep, {i: (0.05,) for i in range(30)}, dict().update, client=threads)
     shown = capfd.readouterr().err
     assert "/30 [" in shown
@@ -347,13 +348,13 @@ def test_only_a_person_is_shown_a_bar(monkeypatch):
         get_ipython = Shell
 
     monkeypatch.setitem(sys.modules, "IPython", IPython)
-    assert farm_module.watched()
+    assert farm_module.is_watched()
     monkeypatch.setattr(Kernel, "_allow_stdin", False)  # papermill, nbval
-    assert not farm_module.watched()
+    assert not farm_module.is_watched()
     monkeypatch.setattr(IPython, "get_ipython", lambda: None)  # imported, but this is a plain script
     for terminal in (True, False):
         monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
-        assert farm_module.watched() == terminal
+        assert farm_module.is_watched() == terminal
 
 
 def test_too_full_a_disk_is_refused_before_work(tmp_path, monkeypatch, threads):
@@ -364,9 +365,8 @@ def test_too_full_a_disk_is_refused_before_work(tmp_path, monkeypatch, threads):
 
 
 def test_a_suite_that_is_being_written_is_refused(tmp_path, threads):
-    source = suite_module._Simulations(TINY)
     with (
-        suite_module.Writer(tmp_path / "tiny" / "Om_p.h5", source.contents("Om_p")),
+        Writer(tmp_path / "tiny" / "Om_p.h5", TINY.contents("Om_p")),
         pytest.raises(BlockingIOError, match=r"Om_p\.h5 is being written by process"),
     ):
         suite(TINY, SOME, root=tmp_path, client=threads)
@@ -380,11 +380,42 @@ def test_other_settings_are_refused(undisturbed, threads):
         suite(other, SOME, root=root, client=threads)
 
 
+def without_version(path):
+    """Take the simulator's version from a file, as it was before there was one."""
+    with h5py.File(path, "r+") as file:
+        settings = json.loads(file.attrs["settings"])
+        assert settings.pop("simulator") == 1
+        file.attrs["settings"] = json.dumps(settings, sort_keys=True)
+
+
+def test_another_version_of_the_simulator_is_refused(tmp_path, threads, monkeypatch):
+    made = suite(TINY, "Om_p", root=tmp_path, client=threads)["Om_p"]
+    without_version(made.path)
+    assert suite(TINY, "Om_p", root=tmp_path, client=threads)["Om_p"].fingerprint == made.fingerprint
+    monkeypatch.setattr(suite_module, "VERSION", 2)
+    with pytest.raises(ValueError, match=r"made with other settings \(simulator is 1 there and 2 here\)"):
+        suite(TINY, "Om_p", root=tmp_path, client=threads)
+    # Nor are its boxes copied into a suite of another name.
+    other = suite(replace(TINY, name="other"), "Om_p", root=tmp_path, client=threads)["Om_p"]
+    assert other.settings["simulator"] == 2 and other.fingerprint != made.fingerprint
+
+
+def test_what_is_planned_has_a_fingerprint(monkeypatch):
+    plan = TINY.contents("BSQ")
+    moved = replace(plan, theta=np.nextafter(plan.theta, 1))
+    assert TINY.contents("BSQ").fingerprint == moved.fingerprint
+    others = [replace(TINY, BSQ=3), replace(TINY, steps=5), replace(TINY, grid=Grid(16, 120.0, "PCS"))]
+    others = [preset.contents("BSQ") for preset in others]
+    others += [replace(plan, theta=plan.theta + 1e-8), replace(plan, seeds=plan.seeds + 1), TINY.contents("Om_p")]
+    monkeypatch.setattr(suite_module, "VERSION", 2)
+    others.append(TINY.contents("BSQ"))
+    assert len({each.fingerprint for each in (plan, *others)}) == 8
+
+
 def test_going_on_with_other_versions_is_told(tmp_path, threads, monkeypatch):
-    source = suite_module._Simulations(TINY)
-    monkeypatch.setattr("nbkit.universe.writer._versions", lambda: {"nbkit": "0.0.1"})
-    with suite_module.Writer(tmp_path / "tiny" / "Om_p.h5", source.contents("Om_p")) as writer:
-        writer.write({0: source.field(writer.contents.theta[0], FIRST_SEED["Om_p"])})
+    monkeypatch.setattr("nbkit.universe.store._versions", lambda: {"nbkit": "0.0.1"})
+    with Writer(tmp_path / "tiny" / "Om_p.h5", TINY.contents("Om_p")) as writer:
+        writer.write({0: TINY.field(writer.contents.theta[0], FIRST_SEED["Om_p"])})
     monkeypatch.undo()
     with pytest.warns(UserWarning, match=r"was begun with nbkit 0\.0\.1"):
         suite(TINY, "Om_p", root=tmp_path, client=threads)

@@ -1,18 +1,18 @@
 import numpy as np
 import pytest
 import torch
+from nbkit.train.shipped import run_folder, shipped_runs
 
 from nbkit import ClassicalMark, LearnedMark, disk
 from nbkit.mark import identity
 from nbkit.mark.classical import classical_marks
-from nbkit.measure.measure import measured
+from nbkit.measure import Measurement, Pass, measure
 from nbkit.mesh.grid import Grid
 from nbkit.mesh.spectra import marked_spectra
-from nbkit.train.shipped import run_folder, shipped_runs
 from nbkit.universe.suite import Preset, suite
 
 TINY = Preset("tiny", Grid(16, 125.0, "PCS"), 2, 2, 5, 3, 16, 1, 2)
-MARKS = {"up": ClassicalMark(2.0, 0.1), "down": ClassicalMark(-1.0, 0.2, R=15.0)}
+MARKS = {"up": ClassicalMark(2.0, 0.1), "down": ClassicalMark(-1.0, 0.2, R=15.0, smoothing="tophat")}
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +29,13 @@ def here(tmp_path, monkeypatch):
 @pytest.fixture
 def passes(monkeypatch):
     """(name, row, number of marks) of every simulation gone through."""
-    seen, call = [], measured.__globals__["_Pass"].__call__
+    seen, call = [], Pass.__call__
 
     def counted(self, name, row):
         seen.append((name, row, len(self.sets[name][1])))
         return call(self, name, row)
 
-    monkeypatch.setattr(measured.__globals__["_Pass"], "__call__", counted)
+    monkeypatch.setattr(Pass, "__call__", counted)
     return seen
 
 
@@ -44,7 +44,7 @@ def test_spectra_are_those_of_each_simulation_alone(sets, here):
     learned = LearnedMark(TINY.grid)
     torch.nn.init.normal_(learned.responses.v)
     marks = MARKS | {"learned": learned}
-    result = measured(sets["fiducial"], marks)
+    result = measure(sets, marks, "fiducial")["fiducial"]
     assert result.labels == tuple(marks) and len(result) == 5
     for label, mark in marks.items():
         with torch.no_grad():
@@ -54,35 +54,36 @@ def test_spectra_are_those_of_each_simulation_alone(sets, here):
 
 
 def test_measured_once_and_kept(sets, here, passes):
-    first = measured(sets["fiducial"], MARKS)
-    again = measured(sets["fiducial"], {"another name": MARKS["up"]})
+    first = measure(sets, MARKS, "fiducial")["fiducial"]
+    again = measure({"mine": sets["fiducial"]}, {"another name": MARKS["up"]})["mine"]
+    assert again.key == first.key and again.identities["another name"] == identity(MARKS["up"])
     np.testing.assert_array_equal(first["up"], again["another name"])
     assert len(passes) == 5
-    measured(sets["fiducial"], MARKS | {"new": ClassicalMark(1.0, 0.0)})
+    measure(sets, MARKS | {"new": ClassicalMark(1.0, 0.0)}, ("fiducial",))
     assert len(passes) == 10 and passes[-1][2] == 1  # only the new mark
 
 
 def test_goes_on_where_it_was_stopped(sets, here, passes, monkeypatch):
-    whole = measured(sets["fiducial"], MARKS)["down"]
+    whole = measure(sets, MARKS, "fiducial")["fiducial"]["down"]
     table = next(here.glob(f"spectra/fiducial_*/{identity(MARKS['down'])}.npy"))
     kept = np.load(table, mmap_mode="r+")
     kept[2, 1, 3] = np.nan  # a row half written
     kept.flush()
     passes.clear()
-    np.testing.assert_array_equal(measured(sets["fiducial"], MARKS)["down"], whole)
-    assert passes == [("", 2, 1)]
+    np.testing.assert_array_equal(measure(sets, MARKS, "fiducial")["fiducial"]["down"], whole)
+    assert passes == [("fiducial", 2, 1)]
 
 
 def test_several_sets_in_one_go_with_worker_processes(sets, here, monkeypatch):
-    monkeypatch.setitem(measured.__globals__, "WORTH_A_CLUSTER", 0.0)
-    both = measured({name: sets[name] for name in sets}, MARKS, progress=False)
+    monkeypatch.setitem(measure.__globals__, "WORTH_A_CLUSTER", 0.0)
+    both = measure(sets, MARKS, progress=False)
     assert {name: len(each) for name, each in both.items()} == {"fiducial": 5, "s8_p": 3}
     alone = marked_spectra(MARKS["up"], sets["s8_p"][1], grid=TINY.grid)
     np.testing.assert_allclose(both["s8_p"]["up"][1], torch.stack(alone[1:4]).numpy(), rtol=1e-6)
 
 
 def test_cut_keeps_the_bins_up_to_kmax(sets, here):
-    result = measured(sets["s8_p"], MARKS)
+    result = measure(sets, MARKS, "s8_p")["s8_p"]
     cut = result.cut(0.2)
     assert cut.k.max() <= 0.2 < result.k[len(cut.k)]
     np.testing.assert_array_equal(cut["up"], result["up"][..., : len(cut.k)])
@@ -92,12 +93,35 @@ def test_cut_keeps_the_bins_up_to_kmax(sets, here):
         result["sideways"]
 
 
+def test_keys_tell_simulations_and_rows_apart(sets, here):
+    power = measure(sets, MARKS)
+    assert (
+        len({each.key for each in (*power.values(), power["fiducial"].rows([0, 1]), power["fiducial"].rows([0, 2]))})
+        == 4
+    )
+    assert power["fiducial"].cut(0.2).key == power["fiducial"].key
+    one = power["s8_p"]
+    mine = [
+        Measurement(one.k, one.modes, one.theta + shift, one.seeds, one.P_dd, {"up": one.marked["up"] + shift})
+        for shift in (0.0, 0.0, 1e-3)
+    ]
+    assert mine[0].key == mine[1].key != mine[2].key
+    assert mine[0].identities == mine[1].identities != mine[2].identities
+
+
+def test_another_version_of_the_code_measures_anew(sets, here, passes, monkeypatch):
+    before = measure(sets, MARKS, "s8_p")["s8_p"]
+    monkeypatch.setitem(measure.__globals__, "VERSION", 2)
+    assert measure(sets, MARKS, "s8_p")["s8_p"].key != before.key
+    assert len(passes) == 6
+
+
 def test_a_damaged_table_is_named_and_not_overwritten(sets, here):
-    measured(sets["s8_p"], MARKS)
+    measure(sets, MARKS, "s8_p")
     table = next(here.glob(f"spectra/s8_p_*/{identity(MARKS['up'])}.npy"))
     table.write_bytes(table.read_bytes()[:100])
     with pytest.raises(ValueError, match=r"damaged.*delete it"):
-        measured(sets["s8_p"], MARKS)
+        measure(sets, MARKS, "s8_p")
     assert table.stat().st_size == 100
 
 
