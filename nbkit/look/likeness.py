@@ -90,7 +90,7 @@ def field_r_squared(M_c, M, delta, grid, kmax):
     sums = np.array([[float((P.P_dm.double() * P.modes.double()).sum()) for P in row] for row in power])
     # What is left of both marked fields, and of their product, when the part along delta is taken out.
     left = sums[1:, 1:] - np.outer(sums[1:, 0], sums[0, 1:]) / sums[0, 0]
-    return left[0, 1] ** 2 / (left[0, 0] * left[1, 1])
+    return float(left[0, 1] ** 2 / (left[0, 0] * left[1, 1]))
 
 
 def rescale(M_c, M):

@@ -7,7 +7,6 @@ import ipywidgets as w
 import numpy as np
 import torch
 from matplotlib import colormaps
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LightSource, Normalize
 from matplotlib.figure import Figure
@@ -276,17 +275,16 @@ def surface_explorer(parts, R=8.0):
 
 def surface_picture(points, faces, normals, values, cell_size, side):
     """PNG bytes of what `isosurface` gives seen from one side, coloured by its values and lit: the static picture."""
-    figure = Figure(figsize=(6.2, 4.6), dpi=90)
-    canvas, ax = FigureCanvasAgg(figure), figure.add_subplot(projection="3d")
+    figure, out = Figure(figsize=(6.2, 4.6)), io.BytesIO()
+    ax = figure.add_subplot(projection="3d")
     scale = ScalarMappable(Normalize(*np.quantile(values, (0.02, 0.98))), colormaps[plots.MAPS["M"]])
     colours = scale.to_rgba(values[faces].mean(1))[:, :3]
     light = 0.7 + 0.3 * LightSource(azdeg=300, altdeg=45).shade_normals(normals[faces].mean(1))
-    corners = (points + 0.5)[faces] * cell_size
-    ax.add_collection3d(Poly3DCollection(corners, facecolors=np.clip(colours * light[:, None], 0, 1), lw=0))
+    lit, corners = np.clip(colours * light[:, None], 0, 1), (points + 0.5)[faces] * cell_size
+    ax.add_collection3d(Poly3DCollection(corners, facecolors=lit, lw=0, antialiased=False))
     ax.set(**{f"{a}lim": (0, side) for a in "xyz"}, **{f"{a}label": f"{a} [Mpc/h]" for a in "xyz"})
     ax.view_init(22, -60)
     figure.subplots_adjust(left=0, right=0.92, bottom=0.06, top=1.06)
     figure.colorbar(scale, ax=ax, label=r"$M/\langle M\rangle$", shrink=0.6, pad=0.1)
-    out = io.BytesIO()
-    canvas.print_png(out)
+    figure.savefig(out, format="png", dpi=90)
     return out.getvalue()
