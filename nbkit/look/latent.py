@@ -87,11 +87,10 @@ def theta_embedding(run, theta):
 def unit_run(run, simulations=None, data_root=None, **options):
     """The Run of M = 1 with heads trained as those of `run` were: what the method makes of P_dd without a mark.
 
-    At once where one comes with the kit.
-
     Parameters
     ----------
-    simulations : the set that `run` was trained on; default that of its preset, see `nbkit.universe.suite.suite`.
+    simulations : the set that `run` was trained on; default that of its preset, at once where it comes with the kit.
+    data_root : folder with Quijote's files, see `nbkit.suite`.
     options : passed to `train`, such as `device` or `progress`.
     """
     if simulations is None:

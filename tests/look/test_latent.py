@@ -11,6 +11,7 @@ from nbkit.look import latent
 from nbkit.mark.classical import UnitMark
 from nbkit.measure.measure import Measured
 from nbkit.mesh.summaries import marked_spectra
+from nbkit.train import load
 from nbkit.train.contrast import Heads
 from nbkit.train.negatives import normalised
 from nbkit.train.recipe import recipe_named
@@ -77,6 +78,10 @@ def test_unit_run_has_the_settings_of_the_run_and_no_mark(trained, monkeypatch, 
     assert latent.unit_run(changed, simulations, device="cpu", progress=False).folder != unit.folder
 
 
+def test_unit_run_of_a_bundled_run_comes_with_the_kit():
+    assert latent.unit_run(load("mini_l2")).folder.name == "mini_unit"
+
+
 def test_components_of_a_cloud_made_of_two_parameters():
     """z = 3 u_s8 a - u_Om b + small noise, a and b orthogonal: two components, each on its parameter, signs fixed."""
     theta = thetas(3000)
@@ -137,6 +142,13 @@ def test_recall_among_fewer_candidates_is_the_mean_over_choices():
     np.testing.assert_allclose(exact[1], latent.recall(rank, k))
     with pytest.raises(ValueError, match=r"n is 31; a choice holds 1 \.\.\. 30 candidates"):
         latent.recall_against_candidates(rank, k, total, [31])
+
+
+def test_interval_of_a_mean_over_choices_holds_the_truth():
+    """Chances of a hit between 0 and 1 scatter less than hits and misses, so 95 % is the least to expect."""
+    rng, truth = np.random.default_rng(4), latent.recall_against_candidates(np.arange(30), 2, 30, [6])[0, 0]
+    intervals = [latent.recall_against_candidates(rng.integers(0, 30, 50), 2, 30, [6])[0, 1:] for _ in range(400)]
+    assert np.mean([low < truth < high for low, high in intervals]) > 0.94
 
 
 def test_theta_metric_is_the_second_derivative_of_the_score():
