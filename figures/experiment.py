@@ -32,8 +32,7 @@ from trainings import PRESET, TAKEN_APART, TRAININGS
 
 from nbkit import disk
 from nbkit.disk import read_tensors, write_json
-from nbkit.look import latent
-from nbkit.look.introspection import term_means, variants
+from nbkit.look import latent, term_means, variants
 from nbkit.mark.classical import UnitMark, classical_marks
 from nbkit.measure import measure
 from nbkit.recover.recovered import ship_recoveries

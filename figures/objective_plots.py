@@ -5,7 +5,7 @@ import torch
 from objective_table import KMAX
 
 from nbkit.forecast.fisher import UNMARKED
-from nbkit.look.introspection import anatomy, response_curves
+from nbkit.look import anatomy, response_curves
 from nbkit.mark.classical import ClassicalMark
 from nbkit.show import plots
 from nbkit.show.fisher import pretty

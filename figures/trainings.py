@@ -14,8 +14,7 @@ from nbkit.train.shipped import run_folder
 from nbkit import disk
 from nbkit.forecast.bootstrap import interval, resampled, resamples
 from nbkit.forecast.fisher import UNMARKED, ingredients
-from nbkit.look import latent
-from nbkit.look.introspection import errors_grown, suite_means, variants
+from nbkit.look import error_growth, latent, suite_means, variants
 from nbkit.mark.classical import UnitMark, classical_marks
 from nbkit.measure import measure
 from nbkit.mesh.threads import one_thread
@@ -223,9 +222,9 @@ def _recovered_elsewhere(test, marks, seed, repeats=2):
 
 
 def _latent(run, test, name):
-    boxes = latent.embedded(run, test, name)
+    boxes = latent.embed(run, test, name)
     rank = latent.ranks(boxes.z_perp, boxes.z_theta, L=boxes.L)
-    shares = latent.principal(boxes.z_perp, boxes.theta).explained
+    shares = latent.principal_components(boxes.z_perp, boxes.theta).explained
     end = name.replace("mini_l2", "").replace("mini", "")
     out = {f"recall_{k}{end}": _entry(*latent.recall(rank, k)) for k in (1, 5)}
     out[f"effective_rank{end}"] = {"value": latent.effective_rank(shares)}
@@ -238,7 +237,7 @@ def _channels(mark, name):
     spectra = measure(PRESET, marks, FIDUCIAL_SETS)
     out = {}
     for kmax in KMAX:
-        grown = errors_grown(spectra, [label for label in marks if label != "all"], kmax)
+        grown = error_growth(spectra, [label for label in marks if label != "all"], kmax)
         for label, each in grown.items():
             for parameter in PARAMETERS:
                 i = QUIJOTE_NAMES.index(parameter)

@@ -17,8 +17,7 @@ from pathlib import Path
 import Pk_library
 import torch
 
-from nbkit import Grid, LearnedMark, marked_field, spectra
-from nbkit.look import introspection
+from nbkit import Grid, LearnedMark, look, marked_field, spectra
 from nbkit.show import explorers, widgets
 from nbkit.universe import simulate
 from nbkit.universe.cosmology import FIDUCIAL
@@ -137,7 +136,7 @@ def sliders():
     delta = density / density.mean() - 1
     _, _, index, scale = widgets.invariant_explorer(delta, grid).controls
     r0 = widgets.kernel_explorer(grid.k_nyq).controls[2]
-    parts = introspection.anatomy(introspection.trained_mark("demo_l2"), delta, grid)
+    parts = look.anatomy(look.trained_mark("demo_l2"), delta, grid)
     _, anatomy_index = explorers.anatomy_explorer(parts).controls
     switch = explorers.switch_explorer(parts).controls[0].children[0]
 

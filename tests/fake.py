@@ -1,9 +1,9 @@
-"""A set of simulations in memory: lognormal fields whose amplitude, tilt and skewness follow theta."""
+"""Stand-ins: a set of lognormal fields whose amplitude, tilt and skewness follow theta; a mark with busy weights."""
 
 import numpy as np
 import torch
 
-from nbkit import Grid
+from nbkit import Grid, LearnedMark
 from nbkit.universe.cosmology import PRIOR_BSQ
 
 
@@ -29,3 +29,11 @@ class FakeSet:
 
     def __getitem__(self, index):
         return self.fields[index]
+
+
+def busy_mark(grid, l_max=2):
+    """A mark with weights that are not those of the start."""
+    mark = LearnedMark(grid, l_max=l_max).requires_grad_(False)
+    for parameter in mark.parameters():
+        parameter += 0.3 * torch.randn(parameter.shape)
+    return mark

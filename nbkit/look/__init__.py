@@ -1,0 +1,55 @@
+"""Trained marks taken apart: their terms, what they are like in familiar words, and the space they are trained in."""
+
+from nbkit.look import latent
+from nbkit.look.introspection import (
+    CROSSED,
+    Anatomy,
+    anatomy,
+    changes_of_M,
+    cross_response,
+    error_growth,
+    response_curves,
+    suite_means,
+    term_means,
+    trained_mark,
+    variance_shares,
+    variants,
+    without,
+)
+from nbkit.look.likeness import (
+    WEB_CLASSES,
+    environments,
+    nearest_classical,
+    peaks,
+    r_squared,
+    rescale,
+    stack,
+    tidal_eigenvalues,
+    web_class,
+)
+
+__all__ = [
+    "CROSSED",
+    "WEB_CLASSES",
+    "Anatomy",
+    "anatomy",
+    "changes_of_M",
+    "cross_response",
+    "environments",
+    "error_growth",
+    "latent",
+    "nearest_classical",
+    "peaks",
+    "r_squared",
+    "rescale",
+    "response_curves",
+    "stack",
+    "suite_means",
+    "term_means",
+    "tidal_eigenvalues",
+    "trained_mark",
+    "variance_shares",
+    "variants",
+    "web_class",
+    "without",
+]

@@ -1,4 +1,4 @@
-"""A trained mark taken apart: its terms on one box, how much each matters, and what it is like in familiar words."""
+"""A trained mark taken apart: its terms on one box, how much each matters, and what it costs to do without."""
 
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -10,15 +10,12 @@ from torch.nn.functional import softplus
 
 from nbkit.forecast.bootstrap import resampled, resamples
 from nbkit.forecast.fisher import ingredients
-from nbkit.look.environment import CLASSES, web_class
-from nbkit.mark import identity
 from nbkit.mark.invariants import transformed
 from nbkit.mark.learned import LearnedMark, load_mark
-from nbkit.measure.bundled import Bundle
+from nbkit.mark.settings import identity
+from nbkit.measure.bundled import archived
 from nbkit.mesh.grid import Grid
-from nbkit.mesh.spectra import marked_field, spectra
-from nbkit.train.run import load_run
-from nbkit.train.shipped import run_folder
+from nbkit.train import load
 from nbkit.universe.suite import suite
 
 # What the cross term h_x sees, in the order of its weights.
@@ -78,11 +75,9 @@ def anatomy(mark, delta, grid):
 
 
 def trained_mark(run, preset=None):
-    """A learned mark by what names its run, see `shipped.run_folder`, or from a .safetensors file of its own."""
-    if str(run).endswith(".safetensors"):
-        mark = load_mark(Path(run).expanduser()).requires_grad_(False)
-    else:
-        mark = load_run(run_folder(run, preset)).mark
+    """The LearnedMark of a run, or of a .safetensors file of its own, if there is something in it to look at."""
+    from_file = str(run).endswith(".safetensors")
+    mark = load_mark(Path(run).expanduser()).requires_grad_(False) if from_file else load(run, preset).mark
     if not isinstance(mark, LearnedMark):
         raise ValueError(f"{run} holds {mark}, which has no terms to look at; choose a run that trained a LearnedMark.")
     if not (mark.responses.v.any() or (mark.responses.crossed and mark.responses.cross_v.any())):
@@ -90,17 +85,17 @@ def trained_mark(run, preset=None):
     return mark
 
 
-def switched_off(mark, means, off):
-    """A copy of a mark in which what is named in `off` is replaced by its mean: a mark like any other.
+def without(mark, means, names):
+    """A copy of a mark in which what is named is replaced by its mean: a mark like any other.
 
     Parameters
     ----------
     means : of all terms and invariants, as an `Anatomy` has them.
-    off : terms ("h_E0", ..., "h_x"), or invariants ("E0", ...), which are silenced in the cross term as well.
+    names : of terms ("h_E0", ..., "h_x"), or invariants ("E0", ...), which are silenced in the cross term as well.
     """
     silent = deepcopy(mark).requires_grad_(False)
     responses = silent.responses
-    for name in off:
+    for name in names:
         if name == "h_x":
             responses.cross_v.zero_()
             responses.bias += means[name]
@@ -114,17 +109,17 @@ def switched_off(mark, means, off):
     return silent
 
 
-def term_means(mark, simulations, count=8):
-    """The `means` of an Anatomy, over a few simulations and to three decimals, so that they are the same everywhere."""
-    boxes = [anatomy(mark, simulations[i], simulations.grid) for i in range(min(count, len(simulations)))]
+def term_means(mark, simulations):
+    """The `means` of an Anatomy, over eight simulations and to three decimals, so that they are the same everywhere."""
+    boxes = [anatomy(mark, simulations[i], simulations.grid) for i in range(min(8, len(simulations)))]
     return {name: round(sum(box.means[name] for box in boxes) / len(boxes), 3) for name in boxes[0].means}
 
 
 def suite_means(mark, preset, data_root=None):
     """`term_means` over the fiducial set of a preset: at once where they come with the kit, else on its suite."""
-    bundle = None if data_root else Bundle.of(preset, ("fiducial",))
-    if bundle is not None and identity(mark) in bundle.means:
-        return bundle.means[identity(mark)]
+    archive = None if data_root else archived(preset)
+    if archive is not None and identity(mark) in archive.means:
+        return archive.means[identity(mark)]
     return term_means(mark, suite(preset, sets=("fiducial",), data_root=data_root)["fiducial"])
 
 
@@ -137,41 +132,41 @@ def variants(mark, means):
     if len(terms) == 1:
         return {"all": mark}
     off = terms + (list(CROSSED) if mark.responses.crossed else [])
-    return {"all": mark} | {f"without {name}": switched_off(mark, means, [name]) for name in off}
+    return {"all": mark} | {f"without {name}": without(mark, means, [name]) for name in off}
 
 
-def errors_grown(spectra_by_set, labels, kmax=0.3, count=200):
+def error_growth(power, labels, kmax=0.3, count=200):
     """{label: Interval (5,) of sigma over that of the mark with "all" terms}: above 1 where information is lost.
 
     Parameters
     ----------
-    spectra_by_set : {set: Measurement} for the sets in `nbkit.forecast.fisher.SETS`, of the labels and "all".
+    power : {set: Measured} for the sets around the fiducial point, measured with the labels and "all".
     count : resamples of the simulations behind the 95 % intervals; the same for all labels.
     """
-    spectra_by_set = centred(spectra_by_set)
-    given = {label: ingredients(spectra_by_set, label, kmax) for label in ("all", *labels)}
-    weights = resamples(given["all"].n_s, given["all"].pairs, count)
-    forecasts = {label: resampled(each, weights) for label, each in given.items()}
+    power = centre(power)
+    each = {label: ingredients(power, label, kmax) for label in ("all", *labels)}
+    weights = resamples(each["all"].n_s, each["all"].pairs, count)
+    forecasts = {label: resampled(data, weights) for label, data in each.items()}
     return {label: forecasts["all"].ratio(forecasts[label]) for label in labels}
 
 
-def centred(spectra_by_set):
+def centre(power):
     """The same spectra for marks M / m - 1, with one number m a mark that takes most of delta out of Delta.
 
     An affine map of the mark tells the same, but where M varies little about its mean, only the centred spectra have a
     covariance that can be inverted to many digits: P_dm / m - P_dd, and P_mm / m^2 - 2 P_dm / m + P_dd.
     """
-    fiducial = spectra_by_set["fiducial"]
-    m = {label: P[:, 0].mean() / fiducial.P_dd.mean() for label, P in fiducial.marked.items()}
-    return {name: replace(each, marked=_centred(each, m)) for name, each in spectra_by_set.items()}
+    fiducial = power["fiducial"]
+    means = {label: P[:, 0].mean() / fiducial.P_dd.mean() for label, P in fiducial.marked.items()}
 
+    def of_set(each):
+        marked = {}
+        for label, m in means.items():
+            P_dm, P_mm = each.marked[label][:, 0] / m, each.marked[label][:, 1] / m**2
+            marked[label] = np.stack([P_dm - each.P_dd, P_mm - 2 * P_dm + each.P_dd], axis=1)
+        return replace(each, marked=marked)
 
-def _centred(spectra, m):
-    marked = {}
-    for label, power in spectra.marked.items():
-        P_dm, P_mm, P_dd = power[:, 0] / m[label], power[:, 1] / m[label] ** 2, spectra.P_dd
-        marked[label] = np.stack([P_dm - P_dd, P_mm - 2 * P_dm + P_dd], axis=1)
-    return marked
+    return {name: of_set(each) for name, each in power.items()}
 
 
 def variance_shares(parts):
@@ -185,71 +180,32 @@ def variance_shares(parts):
 def changes_of_M(parts):
     """{term or invariant: rms change of M without it / rms of M about its mean}."""
     M = parts.M().double()
-    without = {name: parts.M((name,)) for name in parts.terms}
+    others = {name: parts.M((name,)) for name in parts.terms}
     for name in parts.invariants:
-        without[name] = switched_off(parts.mark, parts.means, (name,))(parts.delta, parts.grid)
-    return {name: float((other - M).square().mean().sqrt() / M.std()) for name, other in without.items()}
+        others[name] = without(parts.mark, parts.means, (name,))(parts.delta, parts.grid)
+    return {name: float((other - M).square().mean().sqrt() / M.std()) for name, other in others.items()}
 
 
 @torch.no_grad()
-def response_curves(parts, within=(0.001, 0.999), points=200):
-    """{invariant: (f, h_a(f))}, h_a less its mean over the voxels, where all but a thousandth of them are.
-
-    Parameters
-    ----------
-    within : quantiles of f between which the curve is given.
-    """
+def response_curves(parts, points=200):
+    """{invariant: (f, h_a(f))}, h_a less its mean over the voxels, where all but a thousandth of them are."""
     at = {}
     for name, field in parts.invariants.items():
-        low, high = np.quantile(field.numpy(), within)
+        low, high = np.quantile(field.numpy(), (0.001, 0.999))
         at[name] = torch.linspace(float(low), float(high), points)
     terms = parts.mark.responses.terms(at)
     return {name: (f.numpy(), (terms[f"h_{name}"] - parts.means[f"h_{name}"]).numpy()) for name, f in at.items()}
 
 
 @torch.no_grad()
-def cross_response(parts, I3, width=0.1, points=60):
-    """h_x less its mean over cells of E0 and E2 at one I3, NaN where the box has no voxels: edges, edges, (E2, E0).
-
-    Parameters
-    ----------
-    width : voxels within I3 +- width say which cells are found.
-    """
+def cross_response(parts, I3, points=60):
+    """h_x less its mean over cells of E0 and E2 at one I3 (+-0.1), NaN without voxels: edges, edges, (E2, E0)."""
     E0, E2 = (parts.invariants[name] for name in ("E0", "E2"))
     edges = [np.linspace(*np.quantile(x.numpy(), (0.0005, 0.9995)), points + 1) for x in (E0, E2)]
-    near = (parts.invariants["I3"] - I3).abs() < width
-    found = np.histogram2d(E2[near].numpy(), E0[near].numpy(), bins=edges[::-1])[0] > 0
+    near = (parts.invariants["I3"] - I3).abs() < 0.1
+    voxels = np.histogram2d(E2[near].numpy(), E0[near].numpy(), bins=edges[::-1])[0]
     x, y = np.meshgrid(*((e[1:] + e[:-1]) / 2 for e in edges))
     x, y = (torch.from_numpy(each).to(E0) for each in (x, y))
     maps = {"E0": x, "E1": torch.zeros_like(x), "E2": y, "I3": torch.full_like(x, I3)}
     h = (parts.mark.responses.terms(maps)["h_x"] - parts.means["h_x"]).numpy()
-    return *edges, np.where(found, h, np.nan)
-
-
-def environments(parts, R=10.0, kmax=0.3):
-    """`environments_of` the mark of an Anatomy."""
-    return environments_of(parts.M(), parts.delta, parts.grid, R, kmax)
-
-
-def environments_of(M, delta, grid, R=10.0, kmax=0.3):
-    """{class: row} with the shares of volume and mass, M over its mean, and the shares of P_dd and P_mm.
-
-    A field is the sum of its parts in the four environments, so its power is the sum of their cross power with the
-    whole: these are the shares, over all modes up to kmax. One can be negative; the four add up to 1.
-
-    Parameters
-    ----------
-    M, delta : (n, n, n).
-    R : smoothing of the tidal tensor that tells voids from knots [Mpc/h].
-    """
-    web, fields = web_class(delta, grid, R), {"P_dd": delta, "P_mm": marked_field(M, delta)}
-    rows = {}
-    for number, name in enumerate(CLASSES):
-        here = web == number
-        row = {"volume": float(here.float().mean()), "mass": float(((1 + delta) * here).mean())}
-        row["M"] = float(M[here].mean() / M.mean())
-        for power, field in fields.items():
-            P = spectra(field * here, field, grid=grid, kmax=kmax)
-            row[power] = float((P.P_dm * P.modes).sum() / (P.P_mm * P.modes).sum())
-        rows[name] = row
-    return rows
+    return *edges, np.where(voxels > 0, h, np.nan)

@@ -6,44 +6,42 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.stats import hypergeom
+from scipy.spatial.distance import cdist
+from scipy.stats import binomtest, entropy, hypergeom, norm, sem
 from sklearn.decomposition import PCA
+from sklearn.linear_model import LinearRegression
+from sklearn.metrics import r2_score
 
 from nbkit import disk
 from nbkit.mark.classical import UnitMark
-from nbkit.mesh.spectra import marked_summary, unmarked_summary
+from nbkit.mesh.summaries import marked_summary, unmarked_summary
+from nbkit.train import load
 from nbkit.train.contrast import mahalanobis_scores
 from nbkit.train.negatives import normalised
-from nbkit.train.run import load_run
-from nbkit.train.shipped import run_folder, shipped_runs
+from nbkit.train.shipped import shipped_runs
 from nbkit.train.train import train
-from nbkit.universe.cosmology import PARAMETERS, PRIOR_BSQ
+from nbkit.universe.cosmology import PRIOR_BSQ
 from nbkit.universe.store import fingerprint
 from nbkit.universe.suite import PRESETS, suite
 
 # Fewer simulations than twice the dimensions of the space say nothing about its spectrum.
 FEWEST = 32
-# Half-width of a 95 % interval of a normal variable.
-TWO_SIGMA = 1.96
 
 
 def check_preset(run, preset):
     """Raise if a run has no heads, or was trained on other boxes than a preset's: heads read their bins of k alone."""
-    grid = PRESETS[preset].grid
-    if run.heads is None:
-        raise ValueError(
-            f"The run {run.folder.name} was not trained by contrast and has no embeddings; name one that was: "
-            f"`papermill notebooks/03_train.ipynb out.ipynb -p preset {preset} -p kmax {run.kmax:g}` makes one."
-        )
-    if (run.grid.n, run.grid.box_size) != (grid.n, grid.box_size):
-        raise ValueError(
-            f"The run {run.folder.name} was trained on boxes of {run.grid.n}^3 cells in {run.grid.box_size:g} Mpc/h; "
-            f"preset {preset!r} has {grid.n}^3 in {grid.box_size:g}. Name a run of that preset; "
-            f"`papermill notebooks/03_train.ipynb out.ipynb -p preset {preset} -p kmax {run.kmax:g}` makes one."
-        )
+    boxes, wanted = (f"{grid.n}^3 cells in {grid.box_size:g} Mpc/h" for grid in (run.grid, PRESETS[preset].grid))
+    if run.heads is not None and boxes == wanted:
+        return
+    problem = f"trained on boxes of {boxes}; preset {preset!r} has {wanted}"
+    raise ValueError(
+        f"The run {run.folder.name} was {problem if run.heads else 'not trained by contrast and has no embeddings'}. "
+        f"Name a run trained by contrast on that preset; "
+        f"`papermill notebooks/03_train.ipynb out.ipynb -p preset {preset} -p kmax {run.kmax:g}` makes one."
+    )
 
 
-class Embedded(NamedTuple):
+class Embeddings(NamedTuple):
     """N simulations in the space of a run; all embeddings are (N, D) float64 of length 1."""
 
     theta: np.ndarray  # (N, 5)
@@ -53,13 +51,13 @@ class Embedded(NamedTuple):
     L: np.ndarray  # (D, D) factor of the learned metric L L^T
 
 
-def embedded(run, power, label):
-    """The Embedded simulations whose spectra were measured with the run's mark.
+def embed(run, power, label):
+    """The Embeddings of simulations whose spectra were measured with the run's mark.
 
     Parameters
     ----------
     run : a Run; its heads read the spectra up to its own kmax.
-    power : Measurement of simulations on the run's grid.
+    power : measured spectra of simulations on the run's grid.
     label : of the run's mark in `power`, or of any mark that is to be seen through the same heads.
     """
     if len(power.theta) < FEWEST:
@@ -76,32 +74,7 @@ def embedded(run, power, label):
     with torch.no_grad():
         z_perp, z_d, L = run.heads.z_perp(S_M, S_delta), run.heads.z_d(S_delta), run.heads.metric()
     z_perp, z_d, L = (x.double().cpu().numpy() for x in (z_perp, z_d, L))
-    return Embedded(np.asarray(power.theta), z_perp, z_d, theta_embedding(run, power.theta), L)
-
-
-def unit_run(run, simulations, **options):
-    """The Run of M = 1 with heads trained as those of `run` were: what the method makes of P_dd without a mark.
-
-    Parameters
-    ----------
-    simulations : the set that `run` was trained on.
-    options : passed to `train`, such as `device` or `progress`.
-    """
-    asked = {name: run.settings[name] for name in ("recipe", "kmax", "residual", "seed")}
-    # Runs that differ in nothing but the mark share one.
-    about = json.dumps([asked, len(simulations), fingerprint(simulations)], sort_keys=True)
-    folder = disk.runs() / "train" / f"unit_{hashlib.sha256(about.encode()).hexdigest()[:12]}"
-    return train(simulations, folder, mark=UnitMark(), **asked | {"recipe": run.recipe}, **options)
-
-
-def suite_unit_run(run, preset, data_root=None, **options):
-    """As `unit_run` for the training set of a preset: at once where it comes with the kit."""
-    asked = ("recipe", "kmax", "residual", "seed", "grid")
-    for name in shipped_runs():
-        kept = load_run(run_folder(name))
-        if kept.mark == UnitMark() and all(kept.settings[each] == run.settings[each] for each in asked):
-            return kept
-    return unit_run(run, suite(preset, sets=("BSQ",), data_root=data_root)["BSQ"], **options)
+    return Embeddings(np.asarray(power.theta), z_perp, z_d, theta_embedding(run, power.theta), L)
 
 
 def theta_embedding(run, theta):
@@ -111,7 +84,30 @@ def theta_embedding(run, theta):
         return run.heads.z_theta(u).double().cpu().numpy()
 
 
-class Principal(NamedTuple):
+def unit_run(run, simulations=None, data_root=None, **options):
+    """The Run of M = 1 with heads trained as those of `run` were: what the method makes of P_dd without a mark.
+
+    Parameters
+    ----------
+    simulations : the set that `run` was trained on; default that of its preset, at once where it comes with the kit.
+    data_root : folder with Quijote's files, see `nbkit.suite`.
+    options : passed to `train`, such as `device` or `progress`.
+    """
+    if simulations is None:
+        same = ("recipe", "kmax", "residual", "seed", "grid", "simulations")
+        for unit in map(load, shipped_runs()):
+            if unit.mark == UnitMark() and all(unit.settings[name] == run.settings[name] for name in same):
+                return unit
+        preset = next(preset for preset in PRESETS.values() if preset.grid == run.grid)
+        simulations = suite(preset, sets=("BSQ",), data_root=data_root)["BSQ"]
+    # Runs that differ in nothing but the mark share one.
+    asked = {name: run.settings[name] for name in ("recipe", "kmax", "residual", "seed")}
+    about = json.dumps([asked, len(simulations), fingerprint(simulations)], sort_keys=True)
+    folder = disk.runs() / "train" / f"unit_{hashlib.sha256(about.encode()).hexdigest()[:12]}"
+    return train(simulations, folder, mark=UnitMark(), **asked | {"recipe": run.recipe}, **options)
+
+
+class PrincipalComponents(NamedTuple):
     """Principal components of a cloud of embeddings, the widest first."""
 
     axes: np.ndarray  # (c, D) unit vectors, each pointing to where the parameter it follows best grows
@@ -119,20 +115,18 @@ class Principal(NamedTuple):
     explained: np.ndarray  # (c,) shares of the variance
 
 
-def principal(z, theta):
+def principal_components(z, theta):
     """PCA of embeddings z (N, D), with signs fixed by the cosmologies theta (N, 5)."""
     pca = PCA(svd_solver="full").fit(z)
     scores = pca.transform(z)
     r = _correlations(scores, theta)
     sign = np.where(r[np.arange(len(r)), np.abs(r).argmax(1)] < 0, -1.0, 1.0)
-    return Principal(pca.components_ * sign[:, None], scores * sign, pca.explained_variance_ratio_)
+    return PrincipalComponents(pca.components_ * sign[:, None], scores * sign, pca.explained_variance_ratio_)
 
 
 def effective_rank(spectrum):
     """exp of the entropy of a spectrum normalised to 1: how many equal directions would be as rich."""
-    p = np.asarray(spectrum, np.float64)
-    p = p[p > 0] / p.sum()
-    return float(np.exp(-(p * np.log(p)).sum()))
+    return float(np.exp(entropy(spectrum)))
 
 
 class Alignment(NamedTuple):
@@ -150,18 +144,13 @@ def alignment(z, theta, components=None):
     The way of a parameter is the slope dz/dtheta_p of a linear fit of z to all five, so it stays apart from those of
     parameters that happen to correlate with it in the sample.
     """
-    pca = principal(z, theta)
-    axes, scores = pca.axes[:components], pca.scores[:, :components]
-    design = np.column_stack([np.ones(len(theta)), normalised(theta, PRIOR_BSQ).numpy()])
-    slopes = np.linalg.lstsq(design, z, rcond=None)[0][1:]
+    pca = principal_components(z, theta)
+    axes, scores, u = pca.axes[:components], pca.scores[:, :components], normalised(theta, PRIOR_BSQ).numpy()
+    slopes = LinearRegression().fit(u, z).coef_.T
     ways = slopes / np.linalg.norm(slopes, axis=1, keepdims=True)
-    left = scores - design @ np.linalg.lstsq(design, scores, rcond=None)[0]
-    return Alignment(
-        _correlations(scores, theta) ** 2,
-        1 - left.var(0) / scores.var(0),
-        _degrees(np.abs(axes @ ways.T)),
-        _degrees(ways @ ways.T),
-    )
+    R2_theta = r2_score(scores, LinearRegression().fit(u, scores).predict(u), multioutput="raw_values")
+    R2 = _correlations(scores, theta) ** 2
+    return Alignment(R2, R2_theta, _degrees(np.abs(axes @ ways.T)), _degrees(ways @ ways.T))
 
 
 def ranks(z, z_theta, others=None, L=None):
@@ -177,28 +166,18 @@ def ranks(z, z_theta, others=None, L=None):
     L = np.eye(z.shape[1]) if L is None else L
     candidates = z_theta if others is None else np.concatenate([z_theta, others])
     score = mahalanobis_scores(*(torch.from_numpy(x) for x in (z, candidates, L)), 1.0).numpy()
-    own = score[np.arange(len(z)), np.arange(len(z))]
-    return (score >= own[:, None]).sum(1) - 1
-
-
-def wilson(hits, trials, sigmas=TWO_SIGMA):
-    """(low, high) Wilson interval of a share; honest also at 0 and 1."""
-    share, z2 = hits / trials, sigmas**2
-    middle = (share + z2 / (2 * trials)) / (1 + z2 / trials)
-    half = sigmas * np.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2)) / (1 + z2 / trials)
-    return middle - half, middle + half
+    return (score >= score.diagonal()[:, None]).sum(1) - 1
 
 
 def recall(rank, k):
-    """R@k, the share of ranks (N,) below k, and its 95 % interval: (share, low, high)."""
-    hits = int((rank < k).sum())
-    return hits / len(rank), *wilson(hits, len(rank))
+    """R@k, the share of ranks (N,) below k, and its 95 % Wilson interval: (share, low, high)."""
+    return _share((rank < k).sum(), len(rank))
 
 
 def recall_gain(rank, other, k):
     """R@k of ranks (N,) minus that of others (N,) of the same simulations, and its paired 95 % interval."""
-    gained = (rank < k).astype(float) - (other < k)
-    mean, half = gained.mean(), TWO_SIGMA * gained.std(ddof=1) / np.sqrt(len(gained))
+    gains = (rank < k).astype(float) - (other < k)
+    mean, half = gains.mean(), norm.ppf(0.975) * sem(gains)
     return mean, mean - half, mean + half
 
 
@@ -206,23 +185,24 @@ def recall_against_candidates(rank, k, candidates, sizes):
     """R@k if only n of the candidates had been there, (len(sizes), 3): mean, and its 95 % interval over simulations.
 
     Averaged over every choice of n candidates that holds the own one: of the others, the number that are nearer is
-    hypergeometric, so nothing has to be drawn.
+    hypergeometric, so nothing has to be drawn. An average over choices scatters less than hits and misses of the same
+    mean, never more, so their interval holds it at least as often.
 
     Parameters
     ----------
     rank : (N,) from `ranks`, among `candidates` candidates.
     sizes : numbers n of candidates, from 1 to `candidates`.
     """
-    rows = []
-    for n in sizes:
-        if not 1 <= n <= candidates:
-            raise ValueError(f"n is {n}; a choice holds 1 ... {candidates} candidates.")
-        chance_of_hit = hypergeom.cdf(k - 1, candidates - 1, rank, n - 1)
-        mean = chance_of_hit.mean()
-        # As for hits and misses: an average over choices scatters less, never more.
-        low, high = wilson(mean * len(rank), len(rank))
-        rows.append((mean, low, high))
-    return np.array(rows)
+    if wrong := [n for n in sizes if not 1 <= n <= candidates]:
+        raise ValueError(f"n is {wrong[0]}; a choice holds 1 ... {candidates} candidates.")
+    return np.array([_share(hypergeom.cdf(k - 1, candidates - 1, rank, n - 1).sum(), len(rank)) for n in sizes])
+
+
+def _share(hits, trials):
+    """(share, low, high) with the 95 % Wilson interval, honest also at 0 and 1; straight between whole numbers."""
+    whole = np.unique([np.floor(hits), np.ceil(hits)]).astype(int)
+    low, high = np.transpose([binomtest(int(x), trials).proportion_ci(method="wilson") for x in whole])
+    return hits / trials, np.interp(hits, whole, low), np.interp(hits, whole, high)
 
 
 def theta_metric(heads, theta, temperature, learned=True):
@@ -243,7 +223,7 @@ def theta_metric(heads, theta, temperature, learned=True):
     return (A.T @ A / temperature).cpu().numpy()
 
 
-def stretched(G):
+def stretches(G):
     """Eigenvalues (5,) of a metric G (5, 5), the most stretched first, and eigenvectors (5, 5), a row each.
 
     Each row is signed so that its largest entry is positive.
@@ -254,18 +234,9 @@ def stretched(G):
     return values[::-1], rows * np.sign(rows[np.arange(len(rows)), largest])[:, None]
 
 
-def table(values, rows, digits=2):
-    """Text of (r, 5) numbers, a column for each parameter."""
-    head = " " * 14 + "".join(f"{name:>9s}" for name in PARAMETERS)
-    body = (f"{row:14s}" + "".join(f"{x:9.{digits}f}" for x in line) for row, line in zip(rows, values, strict=True))
-    return "\n".join([head, *body])
-
-
 def _correlations(a, b):
-    """(c, d) Pearson correlations of the columns of a (N, c) with those of b (N, d)."""
-    a, b = (x - x.mean(0) for x in (a, b))
-    norms = np.linalg.norm(a, axis=0)[:, None] * np.linalg.norm(b, axis=0)
-    return a.T @ b / np.where(norms > 0, norms, 1.0)
+    """(c, d) Pearson correlations of the columns of a (N, c) with those of b (N, d), 0 where a column is constant."""
+    return np.nan_to_num(1 - cdist(a.T, b.T, "correlation"))
 
 
 def _degrees(cosine):

@@ -1,13 +1,14 @@
 """Latent geometry -> figures: the paper's figure 6, tables of alignment, retrieval, and a map of the learned metric."""
 
 import io
+from itertools import product
 
 import ipywidgets as w
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.patches import Ellipse
 
-from nbkit.look.latent import effective_rank, stretched, theta_metric
+from nbkit.look.latent import effective_rank, stretches, theta_metric
 from nbkit.show.plots import BLACK, BLUE, GREEN, ORANGE, RED
 from nbkit.show.widgets import LAYOUT, STYLE, Explorer, observed
 from nbkit.universe.cosmology import FIDUCIAL, LATEX, PARAMETERS, PRIOR_BSQ
@@ -21,26 +22,25 @@ PLACES, SHARE = ((0.14, 0.22, 0.30, 0.38, 0.46), (0.64, 0.72, 0.80, 0.88, 0.96))
 
 def projection(pca, theta, names=("sigma_8", "Omega_m")):
     """The first two principal components, coloured by one parameter a panel: the paper's figure 6."""
-    figure, axes = plt.subplots(1, len(names), figsize=(4.6 * len(names), 3.8), layout="constrained", sharey=True)
-    for ax, name in zip(np.atleast_1d(axes), names, strict=True):
+    figure, axes = _panels(len(names), 4.6, 3.8)
+    for ax, name in zip(axes, names, strict=True):
         i = PARAMETERS.index(name)
         look = {"s": 26, "cmap": "viridis", "edgecolor": "white", "linewidth": 0.3}
         drawn = ax.scatter(pca.scores[:, 0], pca.scores[:, 1], c=theta[:, i], **look)
         figure.colorbar(drawn, ax=ax, label=f"${LATEX[i]}$")
-        ax.set(xlabel=_component(pca, 0), ylabel=_component(pca, 1) if ax is np.atleast_1d(axes)[0] else "")
+        ax.set_xlabel(_component(pca, 0))
+    axes[0].set_ylabel(_component(pca, 1))
     return figure
 
 
-def explained(clouds):
-    """Shares of the variance along the first components of several clouds, {label: Principal}, with effective ranks."""
+def variance_shares(clouds):
+    """Shares of the variance along eight components of {label: PrincipalComponents}, with effective ranks."""
     figure, ax = plt.subplots(figsize=(6.4, 3.2), layout="constrained")
-    shown = 8
-    width = 0.8 / len(clouds)
+    first, width = np.arange(1, 9), 0.8 / len(clouds)
     for i, (label, pca) in enumerate(clouds.items()):
-        at = np.arange(1, shown + 1) + (i - (len(clouds) - 1) / 2) * width
-        rank = effective_rank(pca.explained)
-        ax.bar(at, pca.explained[:shown], width, color=COLOURS[i], label=f"{label}, effective rank {rank:.1f}")
-    ax.set(xlabel="principal component", ylabel="share of the variance", xticks=np.arange(1, shown + 1))
+        rank = f"{label}, effective rank {effective_rank(pca.explained):.1f}"
+        ax.bar(first + (i - (len(clouds) - 1) / 2) * width, pca.explained[:8], width, color=COLOURS[i], label=rank)
+    ax.set(xlabel="principal component", ylabel="share of the variance", xticks=first)
     ax.legend(fontsize=8)
     return figure
 
@@ -48,26 +48,26 @@ def explained(clouds):
 def alignments(tables):
     """R^2 (top) and angle (bottom) of components with parameters, as tables one can read: {label: Alignment}."""
     figure, axes = plt.subplots(2, len(tables), figsize=(3.5 * len(tables), 4.4), layout="constrained", squeeze=False)
-    for column, (label, found) in zip(axes.T, tables.items(), strict=True):
-        _number_table(column[0], found.R2, "cividis", 0, 1, "{:.2f}")
-        _number_table(column[1], found.angle, "cividis_r", 0, 90, "{:.0f}°")
+    for column, (label, alignment) in zip(axes.T, tables.items(), strict=True):
+        _number_table(column[0], alignment.R2, "cividis", 0, 1, "{:.2f}")
+        _number_table(column[1], alignment.angle, "cividis_r", 0, 90, "{:.0f}°")
         column[0].set_title(label, fontsize=10)
     axes[0, 0].set_ylabel("$R^2$")
     axes[1, 0].set_ylabel("angle")
     return figure
 
 
-def retrieval(sizes, curves, k_shown):
+def retrieval(sizes, curves):
     """R@k against the number of candidates, a panel for each k, with chance and the paper's numbers.
 
     Parameters
     ----------
     sizes : numbers of candidates.
-    curves : {label: {k: (len(sizes), 3)}} share, low, high from `recall_against_candidates`.
-    k_shown : one panel each.
+    curves : {label: {k: (len(sizes), 3)}} share, low, high from `recall_against_candidates`; the same k for all.
     """
-    figure, axes = plt.subplots(1, len(k_shown), figsize=(3.4 * len(k_shown), 3.4), layout="constrained", sharey=True)
-    for ax, k in zip(np.atleast_1d(axes), k_shown, strict=True):
+    every_k = next(iter(curves.values()))
+    figure, axes = _panels(len(every_k), 3.4, 3.4)
+    for ax, k in zip(axes, every_k, strict=True):
         for i, (label, of_k) in enumerate(curves.items()):
             share, low, high = of_k[k].T
             ax.plot(sizes, share, color=COLOURS[i], ls=("-", "--", "-.", ":")[i], label=label)
@@ -76,29 +76,27 @@ def retrieval(sizes, curves, k_shown):
         if k in PAPER:
             ax.plot(2000, PAPER[k], "*", color=BLACK, ms=10, label="paper, boxes 64 times as large as demo's")
         ax.set(xscale="log", xlabel="candidates $N$", ylim=(0, 1.03), title=f"R@{k}")
-    np.atleast_1d(axes)[0].set_ylabel("share of boxes found")
-    handles, labels = np.atleast_1d(axes)[0].get_legend_handles_labels()
-    figure.legend(handles, labels, fontsize=8, ncols=3, loc="outside lower center")
+    axes[0].set_ylabel("share of boxes found")
+    figure.legend(*axes[0].get_legend_handles_labels(), fontsize=8, ncols=3, loc="outside lower center")
     return figure
 
 
 def metric_map(heads, temperature):
     """Directions of theta that the learned metric stretches (left), and its unit ellipses over the prior (right)."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.0, 4.0), layout="constrained")
-    values, directions = stretched(theta_metric(heads, FIDUCIAL, temperature))
+    values, directions = stretches(theta_metric(heads, FIDUCIAL, temperature))
     _number_table(left, directions, "PuOr_r", -1, 1, "{:+.2f}")
     left.set_yticks(range(5), [f"{1 / np.sqrt(value):.2f}" for value in values])
     left.set(ylabel="step that costs one unit of score\n[width of the prior]", title="at the fiducial cosmology")
     plane = [PARAMETERS.index(name) for name in ("Omega_m", "sigma_8")]
-    for Omega_m in PLACES[0]:
-        for sigma_8 in PLACES[1]:
-            theta = FIDUCIAL.copy()
-            theta[plane] = Omega_m, sigma_8
-            for learned, look in ((False, {"color": ORANGE, "ls": "--"}), (True, {"color": BLUE})):
-                G = theta_metric(heads, theta, temperature, learned)
-                right.add_patch(_ellipse(theta, G, plane, fill=False, lw=1.2, **look))
-    words = (BLUE, "-", "learned metric"), (ORANGE, "--", "Euclidean")
-    handles = [plt.Line2D([], [], color=colour, ls=ls, label=label) for colour, ls, label in words]
+    looks = {False: {"color": ORANGE, "ls": "--"}, True: {"color": BLUE, "ls": "-"}}
+    for place in product(*PLACES):
+        theta = FIDUCIAL.copy()
+        theta[plane] = place
+        for learned, look in looks.items():
+            G = theta_metric(heads, theta, temperature, learned)
+            right.add_patch(_ellipse(theta, G, plane, fill=False, lw=1.2, **look))
+    handles = [plt.Line2D([], [], label=("Euclidean", "learned metric")[i], **looks[i]) for i in (True, False)]
     right.legend(handles=handles, fontsize=8, loc="lower center", ncols=2, bbox_to_anchor=(0.5, 1.0))
     (x, y), (low, high) = plane, PRIOR_BSQ.T
     right.set(xlim=(low[x], high[x]), ylim=(low[y], high[y]), xlabel=f"${LATEX[x]}$", ylabel=f"${LATEX[y]}$")
@@ -110,7 +108,7 @@ def latent_explorer(clouds, theta, rank, colour="sigma_8"):
 
     Parameters
     ----------
-    clouds : {label: Principal} of the same N simulations.
+    clouds : {label: PrincipalComponents} of the same N simulations.
     theta : (N, 5).
     rank : {label: (N,)} how many cosmologies are nearer than the true one.
     """
@@ -132,15 +130,18 @@ def latent_explorer(clouds, theta, rank, colour="sigma_8"):
             points.x, points.y, points.customdata = pca.scores[:, 0], pca.scores[:, 1], about
             points.marker.color = about[:, colours.index(by.value)]
             points.marker.colorbar.title.text = by.value
-            figure.layout.xaxis.title.text = f"PC 1 ({pca.explained[0]:.0%} of the variance)"
-            figure.layout.yaxis.title.text = f"PC 2 ({pca.explained[1]:.0%} of the variance)"
+            figure.layout.xaxis.title.text, figure.layout.yaxis.title.text = _component(pca, 0), _component(pca, 1)
 
     observed(update, (which, by))
-    still = projection(clouds[which.value], theta, (by.value,))
-    out = io.BytesIO()
+    still, out = projection(clouds[which.value], theta, (by.value,)), io.BytesIO()
     still.savefig(out, format="png", dpi=80)
     plt.close(still)
     return Explorer("Latent explorer", [which, by], [figure], out.getvalue())
+
+
+def _panels(count, width, height):
+    figure, axes = plt.subplots(1, count, figsize=(count * width, height), layout="constrained", sharey=True)
+    return figure, np.atleast_1d(axes)
 
 
 def _component(pca, i):

@@ -7,18 +7,18 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from fake import busy_mark
 from PIL import Image
-from test_introspection import busy_mark
 from test_widgets import images
 
-from nbkit.look import introspection
-from nbkit.show import explorers, mark_surface, surface
+from nbkit import look
+from nbkit.show import explorers
 
 
 @pytest.fixture
 def parts(lognormal):
     delta, grid = lognormal(16, box_size=125.0, mas="PCS", dtype=torch.float32)
-    return introspection.anatomy(busy_mark(grid), delta, grid)
+    return look.anatomy(busy_mark(grid), delta, grid)
 
 
 def controls(explorer):
@@ -49,9 +49,9 @@ def test_every_control_changes_a_picture_and_back(parts, kind):
 @pytest.mark.parametrize("l_max", [0, 2])
 def test_stored_outputs_are_pictures_for_marks_of_every_l_max(lognormal, l_max):
     delta, grid = lognormal(16, box_size=125.0, mas="PCS", dtype=torch.float32)
-    parts = introspection.anatomy(busy_mark(grid, l_max), delta, grid)
+    parts = look.anatomy(busy_mark(grid, l_max), delta, grid)
     kinds = explorers.anatomy_explorer, explorers.switch_explorer, explorers.voxel_explorer
-    for explorer in [kind(parts) for kind in (*kinds, mark_surface.surface_explorer)]:
+    for explorer in [kind(parts) for kind in (*kinds, explorers.surface_explorer)]:
         bundle = explorer._repr_mimebundle_()
         assert bundle["text/plain"] == f"<{explorer.title}: open in JupyterLab to move it>"
         assert np.asarray(Image.open(io.BytesIO(explorer.static)).convert("L")).std() > 10
@@ -72,12 +72,12 @@ def test_a_voxel_says_its_own_mark(parts):
     explorer = explorers.voxel_explorer(parts, at=(3, 4, 5))
     for control, value in zip(controls(explorer), (7, 2, 9), strict=True):
         control.value = value
-    said = text(explorer)
-    assert "voxel 7, 2, 9" in said
-    M = float(re.search(r"M = <b>([\d.]+)</b>", said)[1])
+    caption = text(explorer)
+    assert "voxel 7, 2, 9" in caption
+    M = float(re.search(r"M = <b>([\d.]+)</b>", caption)[1])
     assert pytest.approx(float(parts.M()[7, 2, 9]), rel=6e-3) == M
-    numbers = [float(x) for x in re.findall(r"[-+]?\d+\.\d+", said.split("η = ")[1].split(" = ")[0])]
-    eta = float(re.search(r"= <b>(-?[\d.]+)</b>, M", said)[1])
+    numbers = [float(x) for x in re.findall(r"[-+]?\d+\.\d+", caption.split("η = ")[1].split(" = ")[0])]
+    eta = float(re.search(r"= <b>(-?[\d.]+)</b>, M", caption)[1])
     assert sum(numbers) == pytest.approx(eta, abs=0.005 * (len(numbers) + 1))
     map = explorer.children[1].children[0]
     assert (map.data[1].x[0], map.data[1].y[0]) == (7, 2)
@@ -100,7 +100,7 @@ def test_a_click_on_the_map_moves_the_sliders(parts):
 def test_plotly_figures_are_not_touched_before_they_are_shown(parts):
     """Edits before the first view leave the view empty in JupyterLab; the browser tests see it, this one says why."""
     map = explorers.voxel_explorer(parts).children[1].children[0]
-    mesh = mark_surface.surface_explorer(parts, R=20.0).children[1].children[0].children[1]
+    mesh = explorers.surface_explorer(parts, R=20.0).children[1].children[0].children[1]
     for figure in (map, mesh):
         assert figure._last_trace_edit_id == figure._last_layout_edit_id == 0
     map.data[1].x = [1]
@@ -124,7 +124,7 @@ def test_marks_beside_the_waterfall_are_few_and_inside(limits):
 
 
 def test_surface_follows_its_level_and_carries_the_mark(parts):
-    explorer = mark_surface.surface_explorer(parts, R=20.0)
+    explorer = explorers.surface_explorer(parts, R=20.0)
     (height,) = explorer.controls
     mesh = explorer.children[1].children[0].children[1].data[0]
     height.value = 0.8
@@ -140,21 +140,18 @@ def test_surface_follows_its_level_and_carries_the_mark(parts):
 def test_isosurface_of_a_ball_is_a_closed_sphere_that_faces_outwards():
     x = np.arange(24) - 11.3
     X, Y, Z = np.meshgrid(x, x, x, indexing="ij")
-    sphere = surface.isosurface(-np.sqrt(X**2 + Y**2 + Z**2), -8.2, X)
-    points = sphere.points - 11.3
+    points, faces, normals, values = explorers.isosurface(-np.sqrt(X**2 + Y**2 + Z**2), -8.2, X)
+    points = points - 11.3
     radius = np.linalg.norm(points, axis=1)
-    assert 8.1 < radius.min() <= radius.max() < 8.2 + 1e-9
-    np.testing.assert_allclose(sphere.values, points[:, 0], atol=1e-12)
-    a, b, c = (points[sphere.faces[:, i]] for i in range(3))
-    normal = np.cross(b - a, c - a)
+    assert 8.1 < radius.min() <= radius.max() < 8.2 + 1e-5
+    np.testing.assert_allclose(values, points[:, 0], atol=1e-5)
+    np.testing.assert_allclose((normals * points).sum(1), radius, rtol=0.01)
+    a, b, c = (points[faces[:, i]] for i in range(3))
+    across = np.cross(b - a, c - a)
+    assert np.linalg.norm(across, axis=1).sum() / 2 == pytest.approx(4 * np.pi * 8.2**2, rel=0.01)
     # The volume it encloses has the right size and, as it faces outwards, sign.
-    assert (a * normal).sum() / 6 == pytest.approx(4 / 3 * np.pi * 8.2**3, rel=0.01)
-    edges = np.sort(np.concatenate([sphere.faces[:, pair] for pair in ([0, 1], [1, 2], [2, 0])]), axis=1)
+    assert (a * across).sum() / 6 == pytest.approx(4 / 3 * np.pi * 8.2**3, rel=0.01)
+    edges = np.sort(np.concatenate([faces[:, pair] for pair in ([0, 1], [1, 2], [2, 0])]), axis=1)
     unique, count = np.unique(edges, axis=0, return_counts=True)
     assert (count == 2).all()
-    assert len(points) - len(unique) + len(sphere.faces) == 2
-
-
-def test_isosurface_beyond_all_values_is_empty():
-    empty = surface.isosurface(np.zeros((4, 4, 4)), 1.0, np.zeros((4, 4, 4)))
-    assert len(empty.faces) == len(empty.points) == 0
+    assert len(points) - len(unique) + len(faces) == 2

@@ -5,7 +5,7 @@ import numpy as np
 import torch
 from matplotlib.ticker import PercentFormatter
 
-from nbkit.look.introspection import cross_response, response_curves
+from nbkit.look import cross_response, response_curves
 from nbkit.mark.learned import LearnedMark
 from nbkit.mesh.spectra import marked_field
 from nbkit.show import plots
@@ -44,7 +44,7 @@ def ranges(fields):
     return each | {name: (-top, top) for name in each if name in TERM_LABELS}
 
 
-def introspection_figure(parts, axis=2, index=0):
+def anatomy(parts, axis=2, index=0):
     """The paper's figure 2: kernels and profiles; delta, invariants and marked field; M and the terms that make it.
 
     Parameters
@@ -87,35 +87,36 @@ def _bar(figure, drawn, ax, label):
     ax.tick_params(labelsize=7)
 
 
+def _tapered(mark):
+    """k [h/Mpc], T_tap G_l as trained, and as training found it, both (l_max + 1, len(k))."""
+    k = torch.linspace(0, mark.grid.k_nyq, 300)
+    return k.numpy(), *((each.G_l(k).detach() * mark.grid.taper(k)).numpy() for each in (mark, start_of(mark)))
+
+
 def _profiles(ax, mark):
     """T_tap G_l(k) / k_Nyq as trained, and dashed as training found it, each over its largest value."""
-    k = torch.linspace(0, mark.grid.k_nyq, 300)
-    taper = mark.grid.taper(k)
-    for style, each in (("--", start_of(mark)), ("-", mark)):
-        for l, G in enumerate(each.G_l(k).detach() * taper):
-            label = rf"$G_{l}$ trained" if each is mark else "start" if l == 0 else None
-            ax.plot(k, G / G.abs().max(), style, color=L_COLOURS[l], lw=1.8 if each is mark else 1, label=label)
+    k, trained, start = _tapered(mark)
+    for l, (G, G_start) in enumerate(zip(trained, start, strict=True)):
+        ax.plot(k, G_start / np.abs(G_start).max(), "--", color=L_COLOURS[l], lw=1, label=None if l else "start")
+        ax.plot(k, G / np.abs(G).max(), color=L_COLOURS[l], lw=1.8, label=rf"$G_{l}$ trained")
     ax.axhline(0, color="0.5", lw=0.6)
-    ax.set(xlim=(0, mark.grid.k_nyq), ylim=(-1.1, 1.1), xlabel=r"$k$ [$h$/Mpc]")
+    ax.set(xlim=(0, k[-1]), ylim=(-1.1, 1.1), xlabel=r"$k$ [$h$/Mpc]")
     ax.set_ylabel(r"$T_{\rm tap}G_\ell$ / largest", fontsize=9)
     ax.legend(fontsize=9, ncols=4, loc="lower left", bbox_to_anchor=(0, 1.02), borderaxespad=0)
 
 
-def trained_profiles(mark):
+def profiles(mark):
     """G_l(k) of a mark against those its training began with, a panel for each l, with the taper."""
+    k, trained, start = _tapered(mark)
     figure, axes = plt.subplots(1, 3, figsize=(10, 2.9), layout="constrained", sharex=True)
-    k = torch.linspace(0, mark.grid.k_nyq, 300)
-    taper = mark.grid.taper(k)
-    curves = {each: each.G_l(k).detach() for each in (mark, start_of(mark))}
-    for l, ax in enumerate(axes):
-        ax.set_visible(l <= mark.profiles.l_max)
-        for (_, G), (style, label) in zip(curves.items(), (("-", "trained"), ("--", "start")), strict=True):
-            if l < len(G):
-                ax.plot(k, G[l] * taper, style, color=L_COLOURS[l], label=label)
+    for ax in axes[len(trained) :]:
+        ax.set_visible(False)
+    for l, (ax, G, G_start) in enumerate(zip(axes, trained, start, strict=False)):
+        ax.plot(k, G, color=L_COLOURS[l], label="trained")
+        ax.plot(k, G_start, "--", color=L_COLOURS[l], label="start")
         ax.axhline(0, color="0.5", lw=0.6)
-        ax.set(title=rf"$T_{{\rm tap}}\,G_{l}(k)$", xlabel=r"$k$ [$h$/Mpc]", xlim=(0, mark.grid.k_nyq))
-        if l <= mark.profiles.l_max:
-            ax.legend(fontsize=8)
+        ax.set(title=rf"$T_{{\rm tap}}\,G_{l}(k)$", xlabel=r"$k$ [$h$/Mpc]", xlim=(0, k[-1]))
+        ax.legend(fontsize=8)
     return figure
 
 
@@ -126,13 +127,13 @@ def responses(parts):
         1, len(curves), figsize=(2.9 * len(curves), 3.2), sharey=True, layout="constrained", squeeze=False
     )
     for ax, (name, (f, h)) in zip(axes[0], curves.items(), strict=True):
-        found = parts.invariants[name].numpy().ravel()
+        voxels = parts.invariants[name].numpy().ravel()
         beside = ax.twinx()
-        beside.hist(found, bins=60, range=(f[0], f[-1]), color="0.85", density=True)
+        beside.hist(voxels, bins=60, range=(f[0], f[-1]), color="0.85", density=True)
         beside.set(yticks=[], ylim=(0, None))
         beside.spines[:].set_visible(False)
         ax.set(zorder=2, facecolor="none")
-        middle = (f >= np.quantile(found, 0.16)) & (f <= np.quantile(found, 0.84))
+        middle = (f >= np.quantile(voxels, 0.16)) & (f <= np.quantile(voxels, 0.84))
         colour = TERM_COLOURS[f"h_{name}"]
         ax.plot(f, h, color=colour, lw=1.4)
         ax.plot(f[middle], h[middle], color=colour, lw=4, solid_capstyle="butt")
