@@ -19,6 +19,7 @@ import torch
 
 from nbkit import Grid, LearnedMark, marked_field, spectra
 from nbkit.look import introspection
+from nbkit.mesh.threads import keep_freed
 from nbkit.show import explorers, widgets
 from nbkit.universe import simulate
 from nbkit.universe.cosmology import FIDUCIAL
@@ -109,6 +110,7 @@ sys.path.insert(0, sys.argv[1])
 import bench
 proc = pathlib.Path("/proc/self")
 peak = lambda: int(next(x for x in (proc / "status").read_text().splitlines() if x.startswith("VmHWM")).split()[1])
+bench.keep_freed()
 bench._training_step(16)()
 step = bench._training_step(128)
 (proc / "clear_refs").write_text("5")
@@ -240,6 +242,7 @@ def main(names):
     unknown = set(names) - set(MEASURES)
     if unknown:
         sys.exit(f"No such measure: {', '.join(sorted(unknown))}; there are {', '.join(MEASURES)}.")
+    keep_freed()  # as training does
     torch.set_num_threads(2)
     out = Path(__file__).parents[1] / "runs" / "bench.json"
     table = json.loads(out.read_text()) if out.exists() else {}
