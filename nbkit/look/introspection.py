@@ -10,9 +10,9 @@ from torch.nn.functional import softplus
 
 from nbkit.forecast.bootstrap import resampled, resamples
 from nbkit.forecast.fisher import ingredients
-from nbkit.mark.invariants import transformed
+from nbkit.mark import identity
+from nbkit.mark.invariants import mlp_inputs
 from nbkit.mark.learned import LearnedMark, load_mark
-from nbkit.mark.settings import identity
 from nbkit.measure.bundled import archived
 from nbkit.mesh.grid import Grid
 from nbkit.train import load
@@ -70,7 +70,7 @@ def anatomy(mark, delta, grid):
     """The Anatomy of a learned mark on a density contrast (n, n, n)."""
     invariants = mark.invariants(delta, grid)
     terms = mark.responses.terms(invariants)
-    means = {name: float(x.double().mean()) for name, x in (terms | transformed(invariants)).items()}
+    means = {name: float(x.double().mean()) for name, x in (terms | mlp_inputs(invariants)).items()}
     return Anatomy(mark, grid, delta, invariants, terms, means)
 
 

@@ -1,7 +1,5 @@
 """Embeddings to geometry, section 3.3: principal components, alignment with theta, retrieval, the learned metric."""
 
-import hashlib
-import json
 from typing import NamedTuple
 
 import numpy as np
@@ -12,17 +10,13 @@ from sklearn.decomposition import PCA
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import r2_score
 
-from nbkit import disk
 from nbkit.mark.classical import UnitMark
-from nbkit.mesh.summaries import marked_summary, unmarked_summary
-from nbkit.train import load
+from nbkit.mesh.spectra import marked_summary, unmarked_summary
+from nbkit.train import Training, bundled_runs, load, train
 from nbkit.train.contrast import mahalanobis_scores
 from nbkit.train.negatives import normalised
-from nbkit.train.shipped import shipped_runs
-from nbkit.train.train import train
 from nbkit.universe.cosmology import PRIOR_BSQ
-from nbkit.universe.store import fingerprint
-from nbkit.universe.suite import PRESETS, suite
+from nbkit.universe.suite import PRESETS
 
 # Fewer simulations than twice the dimensions of the space say nothing about its spectrum.
 FEWEST = 32
@@ -93,18 +87,14 @@ def unit_run(run, simulations=None, data_root=None, **options):
     data_root : folder with Quijote's files, see `nbkit.suite`.
     options : passed to `train`, such as `device` or `progress`.
     """
+    names = ("preset", "kmax", "residual", "recipe", "epochs", "head_epochs", "seed")
+    asked = Training(**{name: getattr(run.training, name) for name in names})  # the same whatever the mark is
     if simulations is None:
-        same = ("recipe", "kmax", "residual", "seed", "grid", "simulations")
-        for unit in map(load, shipped_runs()):
-            if unit.mark == UnitMark() and all(unit.settings[name] == run.settings[name] for name in same):
+        for unit in map(load, bundled_runs()):
+            same = [unit.settings[name] == run.settings[name] for name in ("recipe", "grid", "simulations")]
+            if unit.mark == UnitMark() and unit.training == asked and all(same):
                 return unit
-        preset = next(preset for preset in PRESETS.values() if preset.grid == run.grid)
-        simulations = suite(preset, sets=("BSQ",), data_root=data_root)["BSQ"]
-    # Runs that differ in nothing but the mark share one.
-    asked = {name: run.settings[name] for name in ("recipe", "kmax", "residual", "seed")}
-    about = json.dumps([asked, len(simulations), fingerprint(simulations)], sort_keys=True)
-    folder = disk.runs() / "train" / f"unit_{hashlib.sha256(about.encode()).hexdigest()[:12]}"
-    return train(simulations, folder, mark=UnitMark(), **asked | {"recipe": run.recipe}, **options)
+    return train(asked, simulations, fixed=UnitMark(), data_root=data_root, **options)
 
 
 class PrincipalComponents(NamedTuple):

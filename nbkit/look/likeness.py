@@ -38,9 +38,9 @@ def nearest_classical(M, delta, grid, kmax=0.3, scales=SCALES):
     kmax : of the comparison of marked fields [h/Mpc].
     scales : the R to try [Mpc/h].
     """
-    delta_k, fits, ceilings = to_fourier(grid.checked(delta), grid), [], []
+    delta_k, fits, ceilings = to_fourier(grid.check(delta), grid), [], []
     for R in scales:
-        delta_R = to_real(delta_k * smoothing_kernel("gaussian", R, grid, delta_k), grid)
+        delta_R = to_real(delta_k * smoothing_kernel(R, grid, delta_k), grid)
         means = _BinMeans(delta_R.double().numpy().ravel(), M.double().numpy().ravel())
         best = min((minimize(means.unexplained, x, method="Nelder-Mead") for x in STARTS), key=lambda fit: fit.fun)
         fits.append((best.fun, *best.x, float(R)))
@@ -112,10 +112,10 @@ def tidal_eigenvalues(delta, grid, R=10.0):
     ----------
     R : Gaussian smoothing scale [Mpc/h].
     """
-    delta_k = to_fourier(grid.checked(delta), grid)
+    delta_k = to_fourier(grid.check(delta), grid)
     k = grid.wavevector(delta.device, delta.dtype)
     k2 = sum(x**2 for x in k)
-    potential = delta_k * smoothing_kernel("gaussian", R, grid, delta_k) / k2.where(k2 > 0, 1)
+    potential = delta_k * smoothing_kernel(R, grid, delta_k) / k2.where(k2 > 0, 1)
     # An odd power of k_i has no real transform where k_i is the Nyquist wavenumber, so mixed derivatives drop it.
     odd = [x.where(x.abs() < grid.k_nyq * (1 - 1e-6), 0) for x in k]
     T = {

@@ -13,8 +13,6 @@ from math import copysign, floor, isfinite, log1p, pi, sqrt
 import numba
 import numpy as np
 import torch
-from llvmlite import ir
-from numba.extending import intrinsic
 
 from nbkit.mark.invariants import ALPHA, EPSILON
 from nbkit.mesh.threads import FASTMATH, SLICES, kernel, over_slices
@@ -25,15 +23,14 @@ f32, i32 = np.float32, np.int32
 PER_UNIT, EPS, A, A_ROOT3, A2 = map(f32, (64, EPSILON, ALPHA, ALPHA / 3**0.5, 2 * ALPHA**2))
 ONE, TWO, THREE, HALF = map(f32, (1, 2, 3, 0.5))
 
-LOG2_E, LN2_HIGH, LN2_LOW = map(f32, (1.4426950408889634, 0.693359375, -2.12194440e-4))
-EXP_MIN, EXP_MAX = f32(-87.0), f32(88.0)
+LOG2_E, LN2_HIGH, LN2_LOW, EXP_MIN, EXP_MAX = map(f32, (1.4426950408889634, 0.693359375, -2.12194440e-4, -87, 88))
 # Taylor coefficients of exp on |r| <= ln(2)/2, and of atanh(s)/s on |s| <= 0.172.
 E2, E3, E4, E5, E6, E7 = (f32(1 / c) for c in (2, 6, 24, 120, 720, 5040))
 A3, A5, A7, A9 = (f32(1 / c) for c in (3, 5, 7, 9))
 # Abramowitz & Stegun 7.1.26: erf(x) = 1 - (p1 t + ... + p5 t^5) exp(-x^2), t = 1 / (1 + p0 x); error below 1.5e-7.
 P0, P1, P2, P3, P4, P5 = map(f32, (0.3275911, 0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429))
 SQRT_HALF, INV_SQRT_2PI = f32(0.5**0.5), f32((2 * np.pi) ** -0.5)
-SQRT_HALF_BITS = i32(np.array(SQRT_HALF).view(np.int32))
+SQRT_HALF_BITS = SQRT_HALF.view(i32)
 
 inlined = numba.njit(fastmath=FASTMATH, error_model="numpy", inline="never")
 
@@ -51,28 +48,28 @@ class FusedResponse(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, tables, cubics, cross_w, cross_b, cross_v, *maps):
-        weights, eta = (cubics, cross_w, cross_b, cross_v), torch.empty(maps[0].shape)
+        weights, eta = (cubics, cross_w, cross_b, cross_v), maps[0].new_empty(maps[0].shape)
         ctx.save_for_backward(*weights, *maps)
         ctx.tables = tables
-        given, out = (_flat(maps), tables, *_arrays(weights)), eta.view(-1).numpy()
+        given, out = (_flat(*maps), tables, *map(_array, weights)), eta.view(-1).numpy()
         over_slices(lambda _, i, j: _eta_loop(*given, i, j, out), eta.numel())
         return eta
 
     @staticmethod
     def backward(ctx, grad):
         weights, maps = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
-        grads, sums = [torch.empty(f.shape) for f in maps], [np.zeros((SLICES, *x.shape)) for x in weights]
-        given = _flat(maps), ctx.tables, *_arrays(weights), *_flat([grad]), _flat(grads)
+        grads, sums = [f.new_empty(f.shape) for f in maps], [np.zeros((SLICES, *x.shape)) for x in weights]
+        given = _flat(*maps), ctx.tables, *map(_array, weights), *_flat(grad), _flat(*grads)
         over_slices(lambda s, i, j: _gradient_loop(*given, *(x[s] for x in sums), i, j), grad.numel())
         return None, *(torch.from_numpy(x.sum(0)).float() for x in sums), *grads
 
 
-def _arrays(tensors):
-    return tuple(x.detach().contiguous().numpy() for x in tensors)
+def _array(tensor):
+    return tensor.detach().contiguous().numpy()
 
 
-def _flat(maps):
-    return tuple(f.ravel() for f in _arrays(maps))
+def _flat(*maps):
+    return tuple(_array(f).ravel() for f in maps)
 
 
 def cubics(maps, w, b, v):
@@ -106,22 +103,6 @@ def _ranges(maps):
     return E0, (0, log1p(E1)), (0, log1p(E2)), (-0.41, 0.41)
 
 
-@intrinsic
-def _bits(typing_context, x):
-    def codegen(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.IntType(32))
-
-    return numba.int32(numba.float32), codegen
-
-
-@intrinsic
-def _from_bits(typing_context, x):
-    def codegen(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.FloatType())
-
-    return numba.float32(numba.int32), codegen
-
-
 @inlined
 def exp(x):
     """e^x for x in [-87, 88]; outside, the value at the nearer end."""
@@ -129,14 +110,14 @@ def exp(x):
     n = i32(np.floor(x * LOG2_E + HALF))
     r = x - f32(n) * LN2_HIGH - f32(n) * LN2_LOW
     power = ONE + r * (ONE + r * (E2 + r * (E3 + r * (E4 + r * (E5 + r * (E6 + r * E7))))))
-    return power * _from_bits(i32((n + i32(127)) << i32(23)))
+    return power * i32((n + i32(127)) << i32(23)).view(f32)
 
 
 @inlined
 def log(y):
     """ln y for normal y > 0."""
-    exponent = i32((_bits(y) - SQRT_HALF_BITS) >> i32(23))
-    m = _from_bits(i32(_bits(y) - i32(exponent << i32(23))))
+    exponent = i32((f32(y).view(i32) - SQRT_HALF_BITS) >> i32(23))
+    m = i32(f32(y).view(i32) - i32(exponent << i32(23))).view(f32)
     s = (m - ONE) / (m + ONE)
     q = s * s
     atanh = s * (ONE + q * (A3 + q * (A5 + q * (A7 + q * A9))))

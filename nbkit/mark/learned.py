@@ -149,8 +149,8 @@ def load_mark(path, grid=None):
         raise ValueError(f"{path} is damaged or not a safetensors file ({error}).") from error
     if about.get("format") == FORMAT_BEFORE:
         about |= {"format": FORMAT, "settings": json.loads(about["settings"]), "grid": json.loads(about["grid"])}
-    elif "nbkit" in about:
-        about = json.loads(about["nbkit"])
+    elif isinstance(written := json.loads(about.get("nbkit", "null")), dict):
+        about = written
     if about.get("format") != FORMAT:
         raise ValueError(f"{path} has the format {about.get('format')!r}; this version of nbkit reads {FORMAT!r}.")
     trained_on = Grid(**about["grid"])

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 from fake import busy_mark
+from nbkit.train.shipped import shipped_runs
 
 from nbkit import ClassicalMark, LearnedMark, look, marked_field, spectra
 from nbkit.look.introspection import centre
-from nbkit.measure.measure import Measured
-from nbkit.train.shipped import shipped_runs
+from nbkit.measure import Measurement
 from nbkit.universe import FIDUCIAL_SETS, QUIJOTE_NAMES
 
 
@@ -93,7 +93,7 @@ def test_information_lost_is_seen_and_none_is_invented():
             P_dd[:, parameter % b] += 2 * sign
             good.reshape(N, -1)[:, parameter] += 5 * sign
             noise.reshape(N, -1)[:, parameter] += 2 * sign
-        return Measured(np.arange(1, b + 1) / 10, np.ones(b), None, seeds, P_dd, {"all": good, "worse": noise})
+        return Measurement(np.arange(1, b + 1) / 10, np.ones(b), None, seeds, P_dd, {"all": good, "worse": noise})
 
     power = {name: made_up(name, 400 if name == "fiducial" else 50) for name in FIDUCIAL_SETS}
     grown = look.error_growth(power, ("all", "worse"), kmax=0.35, count=40)
@@ -119,7 +119,7 @@ def test_centred_spectra_are_those_of_a_centred_mark_and_tell_the_same(lognormal
     def measured(M):
         P = spectra(delta, marked_field(M, delta), grid=grid)
         marked = {"all": torch.stack([P.P_dm, P.P_mm], 1).numpy()}
-        return Measured(P.k.numpy(), P.modes.numpy(), None, np.arange(30), P.P_dd.numpy(), marked)
+        return Measurement(P.k.numpy(), P.modes.numpy(), None, np.arange(30), P.P_dd.numpy(), marked)
 
     plain = measured(M)
     m = plain["all"][:, 1].mean() / plain.P_dd.mean()

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 from fake import FakeSet
+from nbkit.train.recipe import recipe_named
+from nbkit.train.train import train
 
 from nbkit.look import latent
 from nbkit.mark.classical import UnitMark
-from nbkit.measure.measure import Measured
-from nbkit.mesh.summaries import marked_spectra
+from nbkit.measure import Measurement
+from nbkit.mesh.spectra import marked_spectra
 from nbkit.train import load
 from nbkit.train.contrast import Heads
 from nbkit.train.negatives import normalised
-from nbkit.train.recipe import recipe_named
-from nbkit.train.train import train
 from nbkit.universe.cosmology import FIDUCIAL, PRIOR_BSQ
 
 
@@ -30,7 +30,7 @@ def spectra_of(simulations, mark):
     P_dd, P_dm, P_mm = (x.double().numpy() for x in power[1:4])
     seeds = np.arange(len(simulations))
     marked = {"mark": np.stack([P_dm, P_mm], 1)}
-    return Measured(power.k.double().numpy(), power.modes.numpy(), simulations.theta, seeds, P_dd, marked)
+    return Measurement(power.k.double().numpy(), power.modes.numpy(), simulations.theta, seeds, P_dd, marked)
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +53,10 @@ def test_embeddings_from_spectra_are_those_of_the_run(trained):
 def test_spectra_of_other_boxes_or_too_few_are_refused(trained):
     run, simulations = trained
     power = spectra_of(simulations, run.mark)
-    other = Measured(power.k * 1.1, power.modes, power.theta, power.seeds, power.P_dd, power.marked)
+    other = Measurement(power.k * 1.1, power.modes, power.theta, power.seeds, power.P_dd, power.marked)
     with pytest.raises(ValueError, match=r"boxes of 12\^3 cells"):
         latent.embed(run, other, "mark")
-    few = Measured(power.k, power.modes, power.theta[:9], power.seeds[:9], power.P_dd[:9], power.marked)
+    few = Measurement(power.k, power.modes, power.theta[:9], power.seeds[:9], power.P_dd[:9], power.marked)
     with pytest.raises(ValueError, match="There are 9 simulations; latent geometry needs at least 32"):
         latent.embed(run, few, "mark")
     with pytest.raises(ValueError, match=r"03_train\.ipynb out\.ipynb -p preset mini"):

@@ -57,7 +57,7 @@ def test_explained_shares_do_not_change_under_affine_maps(lognormal):
 def test_trace_is_the_smoothed_density(lognormal):
     delta, grid = lognormal(16, 100.0)
     delta_k = to_fourier(delta, grid)
-    smoothed = to_real(delta_k * smoothing_kernel("gaussian", 8.0, grid, delta_k), grid)
+    smoothed = to_real(delta_k * smoothing_kernel(8.0, grid, delta_k), grid)
     trace = look.tidal_eigenvalues(delta, grid, R=8.0).sum(-1)
     torch.testing.assert_close(trace, smoothed - smoothed.mean(), rtol=0, atol=1e-10)
 

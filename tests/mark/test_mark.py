@@ -1,16 +1,20 @@
 """Classical and learned marks: closed forms, symmetry, exact sums, agreement of the fast path, files."""
 
+import copy
 import itertools
+import json
 import warnings
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from scipy.special import spherical_jn
 
 from nbkit import ClassicalMark, Grid, LearnedMark, classical_marks, load_mark, marked_field, spectra
-from nbkit.mark.classical import smoothing_kernel
+from nbkit.disk import write_tensors
+from nbkit.mark import AdditiveMark, UnitMark, identity, mark_of_settings, mark_settings
+from nbkit.mark.additive import DENSITY, NODES, channels_of
 
 
 def test_marked_field_has_zero_mean(lognormal):
@@ -19,23 +23,14 @@ def test_marked_field_has_zero_mean(lognormal):
     torch.testing.assert_close(Delta.mean(dim=(-3, -2, -1)), torch.zeros(2, dtype=torch.float64), atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("smoothing", ["gaussian", "tophat"])
-def test_plane_wave_in_closed_form(smoothing):
+def test_plane_wave_in_closed_form():
     """delta_R of a plane wave is the wave times the kernel, so M is known at every voxel."""
     grid, R = Grid(16, 100.0), 12.0
     wave = 0.4 * torch.cos(2 * torch.pi * 3 * torch.arange(16, dtype=torch.float64) / 16)
     x = 3 * grid.k_f * R
-    damping = np.exp(-(x**2) / 2) if smoothing == "gaussian" else 3 * spherical_jn(1, x) / x
-    M = ClassicalMark(2.0, 0.25, R, smoothing)(wave[:, None, None].expand(16, 16, 16), grid)
-    expected = (1.25 / (1.25 + damping * wave)) ** 2
+    M = ClassicalMark(2.0, 0.25, R)(wave[:, None, None].expand(16, 16, 16), grid)
+    expected = (1.25 / (1.25 + np.exp(-(x**2) / 2) * wave)) ** 2
     torch.testing.assert_close(M, expected[:, None, None].expand(16, 16, 16), rtol=1e-12, atol=0)
-
-
-def test_tophat_kernel_is_smooth_at_the_origin():
-    grid = Grid(64, 1e4)
-    kernel = smoothing_kernel("tophat", 10.0, grid, torch.zeros(1, dtype=torch.float64))
-    x = grid.k_f * 10.0 * np.arange(1, 33)
-    np.testing.assert_allclose(kernel[0, 0, 1:], 3 * spherical_jn(1, x) / x, rtol=1e-9)
 
 
 def test_unit_density_has_unit_mark():
@@ -64,11 +59,36 @@ def test_floored_voxels_are_counted():
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [((1.0, -0.1), "delta_s is -0.1"), ((1.0, 0.1, 0.0), "R is 0.0"), ((1.0, 0.1, 10.0, "box"), "smoothing is 'box'")],
+    [((1.0, -0.1), "delta_s is -0.1"), ((1.0, float("nan")), "delta_s is nan"), ((1.0, 0.1, 0.0), "R is 0.0")],
 )
 def test_impossible_marks_are_refused(arguments, said):
     with pytest.raises(ValueError, match=said):
         ClassicalMark(*arguments)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize(
+    "of", [ClassicalMark(2.0, 0.1), LearnedMark(Grid(8, 100.0))], ids=lambda mark: type(mark).__name__
+)
+def test_fields_that_are_not_finite_are_refused(of, bad):
+    delta = torch.zeros(8, 8, 8)
+    delta[1, 2, 3] = bad
+    with pytest.raises(ValueError, match="not finite: the field has NaN or inf voxels"):
+        of(delta, Grid(8, 100.0))
+
+
+def test_settings_give_the_mark_and_its_name_on_disk():
+    """Spectra that come with the kit, and those on a user's disk, are found by these letters."""
+    grid = Grid(12, 100.0, "PCS")
+    for mark in (ClassicalMark(2.0, 0.1), UnitMark(), LearnedMark(grid, 1), LearnedMark(grid, shared=True, r0=0.4)):
+        again = mark_of_settings(json.loads(json.dumps(mark_settings(mark))))
+        assert mark_settings(again) == mark_settings(mark)
+        assert isinstance(mark, LearnedMark) or (again == mark and identity(again) == identity(mark))
+    assert identity(ClassicalMark(2.0, 0.1)) == "6f344d46969d85dc"
+    assert identity(UnitMark()) == "4c8f90188ef98e39"
+    assert "r0" not in mark_settings(LearnedMark(grid)) and mark_settings(again)["r0"] == 0.4
+    with pytest.raises(ValueError, match="mark of kind 'ClassicalMark with another smoothing than a Gaussian'"):
+        mark_of_settings(mark_settings(ClassicalMark(2.0, 0.1)) | {"smoothing": "tophat"})
 
 
 def learned(grid, noise=0.3, **settings):
@@ -88,7 +108,8 @@ def cube_rotations():
                 yield lambda x, axes=axes, flips=flips: x.permute(axes).flip([i for i in range(3) if flips[i]])
 
 
-SETTINGS = [{"l_max": 0}, {"l_max": 1}, {"l_max": 2}, {"cross": False}, {"radial": "gaussians"}, {"shared": True}]
+SETTINGS = [{"l_max": 0}, {"l_max": 1}, {"l_max": 2}, {"cross": False}, {"radial": "gaussians"}]
+SETTINGS += [{"shared": True}, {"shared": True, "r0": 0.2}]
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
@@ -172,6 +193,23 @@ def test_fast_path_agrees_with_autograd(settings, lognormal):
     assert float((grads[0] - grads[1]).norm() / grads[1].norm()) < 1e-5
 
 
+@pytest.mark.parametrize("radial", ["fourier", "gaussians"])
+@pytest.mark.parametrize(("l_max", "cross"), [(0, False), (1, False), (2, False), (2, True)])
+def test_the_path_of_gpus_gives_the_same_mark_and_gradients(l_max, cross, radial, lognormal, monkeypatch):
+    """M to 1e-6 and gradients to 1e-5 of their rms, whatever the pieces it is evaluated in."""
+    monkeypatch.setattr("nbkit.mark.learned.VOXELS_AT_ONCE", 1000)
+    delta, grid = lognormal(16, 100.0, mas="PCS", batch=(2,))
+    fast = learned(grid, l_max=l_max, cross=cross, radial=radial)
+    plain = copy.deepcopy(fast).double()
+    M, exact = fast(delta.float()), plain(delta)
+    assert float(((M - exact).norm() / exact.norm()).detach()) < 1e-6
+    cotangent = torch.randn_like(delta)
+    ours = torch.autograd.grad(M, list(fast.parameters()), cotangent.float())
+    theirs = torch.autograd.grad(exact, list(plain.parameters()), cotangent)
+    ours, theirs = (torch.cat([g.flatten() for g in grads]) for grads in (ours, theirs))
+    assert float((ours - theirs).norm() / theirs.norm()) < 1e-5
+
+
 @pytest.mark.parametrize("value", [0.0, 0.7])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_gradients_are_finite_on_empty_and_constant_fields(value, dtype):
@@ -201,7 +239,8 @@ def test_runs_on_the_meta_device():
     grid = Grid(8, 10.0, "CIC")
     mark = LearnedMark(grid).to("meta")
     delta = torch.zeros(2, 8, 8, 8, device="meta")
-    for which in (mark, ClassicalMark(2.0, 0.25)):
+    additive = AdditiveMark(((0.5,) * NODES,) * 3, ((-1.0, 1.0),) * 3, (*channels_of(1, 2.0), DENSITY))
+    for which in (mark, ClassicalMark(2.0, 0.25), additive):
         assert which(delta, grid).shape == delta.shape
     spectra(delta, marked_field(mark(delta), delta), grid=grid).P_mm.sum().backward()
     assert all(p.grad.is_meta for p in mark.parameters())
@@ -222,6 +261,14 @@ def test_saved_marks_come_back_whole(settings, tmp_path, lognormal):
     assert [x.name for x in tmp_path.iterdir()] == ["mark.safetensors"]
 
 
+def test_files_of_the_version_before_are_read(tmp_path, lognormal):
+    delta, grid = lognormal(12, mas="PCS", dtype=torch.float32)
+    mark, path = learned(grid, l_max=1), tmp_path / "mark.safetensors"
+    about = {"format": "nbkit-mark-1", "settings": json.dumps(mark.settings), "grid": json.dumps(asdict(grid))}
+    save_file(mark.state_dict(), path, metadata=about)
+    assert torch.equal(load_mark(path, grid)(delta), mark(delta))
+
+
 def test_files_that_do_not_fit_are_refused(tmp_path):
     path, grid = tmp_path / "mark.safetensors", Grid(12, 500.0, "PCS")
     with pytest.raises(FileNotFoundError, match="There is no mark at"):
@@ -233,9 +280,13 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match="is damaged or not a safetensors file"):
         load_mark(path)
-    path.write_bytes(whole.replace(b"nbkit-mark-1", b"nbkit-mark-9"))
-    with pytest.raises(ValueError, match="has the format 'nbkit-mark-9'; this version of nbkit reads 'nbkit-mark-1'"):
+    path.write_bytes(whole.replace(b"nbkit-mark-2", b"nbkit-mark-9"))
+    with pytest.raises(ValueError, match="has the format 'nbkit-mark-9'; this version of nbkit reads 'nbkit-mark-2'"):
         load_mark(path)
+    for about in ({"epoch": 3}, [1, 2]):
+        write_tensors(path, {"x": torch.zeros(1)}, about)
+        with pytest.raises(ValueError, match="has the format None"):
+            load_mark(path)
     save_file({"x": torch.zeros(1)}, path)
     with pytest.raises(ValueError, match="has the format None"):
         load_mark(path)
