@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from nbkit.disk import figures
-from nbkit.forecast.fisher import UNMARKED, ingredients, standard
+from nbkit.forecast import UNMARKED, ingredients
+from nbkit.forecast.fisher import standard
 from nbkit.mark.classical import classical_marks
 from nbkit.measure.bundled import suite_spectra
 from nbkit.mesh.grid import Grid

@@ -1,17 +1,32 @@
-"""Can a forecast be believed? More and fewer simulations, disjoint halves, Gaussianity of the data, and a verdict."""
+"""Can a forecast be believed? More and fewer simulations, halves of them, Gaussian data, half the step; a verdict."""
 
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from scipy import stats
 
-from nbkit.forecast.covariance import LEAST_HARTLAP, errors_of, inverse
-from nbkit.forecast.fisher import ESTIMATORS, free_parameters, standard
+from nbkit.forecast import UNMARKED, common_seeds, ingredients
+from nbkit.forecast.fisher import (
+    ESTIMATORS,
+    LEAST_HARTLAP,
+    Ingredients,
+    free_parameters,
+    inverse,
+    marginalised,
+    standard,
+)
+from nbkit.mesh.spectra import marked_field, spectra
+from nbkit.universe.cosmology import FIDUCIAL, STEPS
+from nbkit.universe.farm import farm
+from nbkit.universe.suite import Preset
 
 # Differences of sigma that still count as converged.
 ALLOWED = {"bracket": 0.10, "fiducial": 0.10, "halves": 0.10, "step": 0.05}
 # Mardia's excess above which the data vector has tails that a Gaussian has not.
 TAILS = 3.0
+# Cells to simulate that take about as long as starting worker processes.
+WORTH_A_CLUSTER = 1e6
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +108,66 @@ def gaussianity(given):
     return Gaussianity(stats.skew(x), stats.kurtosis(x), scatter, chi2, expected, p_value, float(tails))
 
 
+def half_steps(preset, marks, seeds, client=None, progress=True):
+    """{label: (N, P, 3, b)} derivatives of P_dd, P_dm, P_mm of single realisations, with half of Quijote's steps.
+
+    Parameters
+    ----------
+    preset : a Preset with a simulator of its own.
+    marks : {label: mark}.
+    seeds : N of those of the derivative sets, to be compared realisation by realisation.
+    client, progress : see `nbkit.universe.farm.farm`.
+    """
+    seeds = [int(seed) for seed in seeds]
+    calls = {(s, i, sign): (i, sign, s) for s in seeds for i in range(len(STEPS)) for sign in (1, -1)}
+    power = {}
+    one, cells = _Spectra(preset, tuple(marks.values())), preset.grid.n**3
+    if client is None and cells * len(calls) < WORTH_A_CLUSTER:
+        power.update((key, one(*call)) for key, call in calls.items())
+    else:
+        farm(one, calls, power.update, min(max(1, 2**17 // cells), 4), client, progress)
+    pairs = [[(power[s, i, 1] - power[s, i, -1]) / STEPS[i] for i in range(len(STEPS))] for s in seeds]
+    return dict(zip(marks, np.moveaxis(np.array(pairs, np.float64), 2, 0), strict=True))
+
+
+def step_change(power, halved, label, seeds, kmax=None, fixed=()):
+    """(P,) relative change of sigma when the step is halved; nan for parameters held fixed.
+
+    Central differences err by the square of the step, so three quarters of that error are gone at half of it. Only the
+    seeds given were simulated anew: their mean change is added to the derivatives of all.
+
+    Parameters
+    ----------
+    power, label, kmax : as for `nbkit.forecast.ingredients`.
+    halved : from `half_steps`.
+    seeds : those that `half_steps` was given.
+    """
+    given = ingredients(power, label, kmax)
+    rows = np.isin(common_seeds(power), seeds)
+    new = next(iter(halved.values()))[:, :, :1] if label == UNMARKED else halved[label]
+    N, P, spectra_of_one, _ = new.shape
+    new = new[..., : given.n_d // spectra_of_one].reshape(N, P, given.n_d)
+    moved = given.derivatives + (new.mean(0) - given.derivatives[rows].mean(0))
+    before, after = (standard(x).sigma(fixed) for x in (given, Ingredients(given.fiducial, moved)))
+    return np.divide(after, before, out=np.full(len(before), np.nan), where=before > 0) - 1
+
+
+@dataclass(frozen=True)
+class _Spectra:
+    """i, sign, seed -> (marks, 3, b) spectra of the universe half a step from the fiducial one; for any process."""
+
+    preset: Preset
+    marks: tuple
+
+    @torch.no_grad()
+    def __call__(self, i, sign, seed):
+        theta = FIDUCIAL.copy()
+        theta[i] += sign * STEPS[i] / 2
+        delta, grid = self.preset.simulator(theta, seed), self.preset.grid
+        fields = (marked_field(mark(delta, grid), delta) for mark in self.marks)
+        return np.stack([torch.stack(spectra(delta, field, grid=grid)[1:4]).numpy() for field in fields])
+
+
 def verdict(label, given, of, step=None, fixed=(), seed=0):
     """(converged, sentence): is sigma of these parameters known, and if not, by how much is it not.
 
@@ -163,8 +238,4 @@ def _convergence(counts, repeats, fixed, names, subset):
 
 
 def _errors(F, names, fixed):
-    free = free_parameters(names, fixed)
-    F = np.stack(F)
-    out = np.zeros(F.shape[:2])
-    out[:, free] = errors_of(F[:, free][:, :, free])
-    return out
+    return marginalised(np.stack(F), free_parameters(names, fixed))
