@@ -103,9 +103,7 @@ class Errors:
         with np.errstate(invalid="ignore", divide="ignore"):
             ratio = interval(top / low, tops / lows, names=self.names)
         fixed = (top == 0) | (low == 0)
-        return replace(
-            ratio, **{end: np.where(fixed, np.nan, getattr(ratio, end)) for end in ("value", "low", "high")}
-        )
+        return replace(ratio, **{end: np.where(fixed, np.nan, getattr(ratio, end)) for end in ("value", "low", "high")})
 
 
 @dataclass(frozen=True, eq=False, repr=False)
