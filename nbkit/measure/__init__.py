@@ -1,8 +1,11 @@
 """Fields -> spectra of whole suites for many marks."""
 
 from nbkit.measure.bundled import archived
+from nbkit.measure.measure import Measured as Measurement
 from nbkit.measure.measure import measured
 from nbkit.universe.suite import PRESETS, SETS, Preset, Suite, suite
+
+__all__ = ["Measurement", "measure"]
 
 
 def measure(simulations, marks, sets=None, data_root=None, client=None, progress=True):

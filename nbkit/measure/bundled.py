@@ -97,7 +97,8 @@ class Archive:
             x = self._held["means"][row] + np.concatenate([density, own], axis=1) @ self._held["roots"][row].T
             P_mm = P_dd * 10 ** x[:, :bins]
             marked[label] = np.stack([x[:, bins:] * np.sqrt(P_dd * P_mm), P_mm], axis=1)
-        return Measured(self._held["k"], self._held["modes"], about.theta, about.seeds, P_dd, marked)
+        key = json.dumps({"preset": self.preset.name, "set": name, "spectra": 1})
+        return Measured(self._held["k"], self._held["modes"], about.theta, about.seeds, P_dd, marked, key, which)
 
 
 def write(power, marks, preset, path, means=None, tolerances=TOLERANCES):

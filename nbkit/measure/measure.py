@@ -1,8 +1,10 @@
 """Spectra of whole sets of simulations for many marks: measured in one pass over the fields, and kept on disk."""
 
+import hashlib
+import json
 import os
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -40,6 +42,13 @@ class Measured:
     seeds: np.ndarray
     P_dd: np.ndarray
     marked: dict
+    key: str = ""
+    identities: dict = field(default_factory=dict)
+
+    def __post_init__(self):
+        object.__setattr__(self, "key", self.key or _hash(self.theta, self.P_dd))
+        known = {label: self.identities.get(label) or _hash(power) for label, power in self.marked.items()}
+        object.__setattr__(self, "identities", known)
 
     @property
     def labels(self):
@@ -57,7 +66,10 @@ class Measured:
     def rows(self, kept):
         """The same of some simulations alone: (N,) flags, or their numbers."""
         marked = {label: power[kept] for label, power in self.marked.items()}
-        return replace(self, theta=self.theta[kept], seeds=self.seeds[kept], P_dd=self.P_dd[kept], marked=marked)
+        key = f"{self.key}, rows {_hash(np.arange(len(self))[kept])}"
+        return replace(
+            self, theta=self.theta[kept], seeds=self.seeds[kept], P_dd=self.P_dd[kept], marked=marked, key=key
+        )
 
     def cut(self, kmax):
         """The same with the bins up to kmax [h/Mpc] alone."""
@@ -104,6 +116,7 @@ class _Tables:
 
     def __init__(self, simulations, marks):
         self.simulations = simulations
+        self.identities = {label: identity(mark) for label, mark in marks.items()}
         folder = disk.runs() / "spectra" / f"{simulations.name}_{simulations.fingerprint}"
         rows, bins = len(simulations), len(simulations.grid.bins().k)
         self.density = _table(folder, "density", {"kind": "density"}, (rows, 1, bins))
@@ -126,7 +139,10 @@ class _Tables:
         sims, bins = self.simulations, self.simulations.grid.bins()
         marked = {label: np.array(table, np.float64) for label, table in self.marked.items()}
         P_dd = np.array(self.density[:, 0], np.float64)
-        return Measured(bins.k.double().numpy(), bins.modes.numpy(), sims.theta, sims.seeds, P_dd, marked)
+        key = json.dumps({"simulations": sims.fingerprint, "spectra": 1})
+        return Measured(
+            bins.k.double().numpy(), bins.modes.numpy(), sims.theta, sims.seeds, P_dd, marked, key, self.identities
+        )
 
 
 class _Pass:
@@ -182,3 +198,10 @@ def _table(folder, name, about, shape):
 
 def _done(table):
     return ~np.isnan(table).any(axis=(1, 2))
+
+
+def _hash(*arrays):
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]

@@ -22,7 +22,7 @@ from nbkit.forecast.fisher import (
     noise_bias,
     standard,
 )
-from nbkit.measure.measure import Measured
+from nbkit.measure import Measurement
 from nbkit.universe.cosmology import FIDUCIAL, QUIJOTE_NAMES, STEPS
 from nbkit.universe.suite import FIDUCIAL_SETS
 
@@ -256,7 +256,7 @@ def fake_spectra(rng, seeds, shift):
     k = np.arange(1.0, 9.0) / 20
     P_dd = rng.normal(size=(len(seeds), 8)) + 10 + shift
     marked = {"mark": rng.normal(size=(len(seeds), 2, 8)) + 10 + 2 * shift}
-    return Measured(k, np.ones(8, int), np.tile(FIDUCIAL, (len(seeds), 1)), np.asarray(seeds), P_dd, marked)
+    return Measurement(k, np.ones(8, int), np.tile(FIDUCIAL, (len(seeds), 1)), np.asarray(seeds), P_dd, marked)
 
 
 def test_ingredients_match_seeds_and_cut_k():
@@ -270,7 +270,7 @@ def test_ingredients_match_seeds_and_cut_k():
         # Noise that depends on the seed alone cancels in a pair, if and only if the pair is matched.
         spectra.P_dd[:] = 10 + 1e3 * (seeds[:, None] - 100) + sign * STEPS[i // 2] * slope[i // 2]
         kept = slice(0, 11) if name == "h_m" else slice(None)
-        sets[name] = Measured(
+        sets[name] = Measurement(
             spectra.k,
             spectra.modes,
             spectra.theta[kept],

@@ -10,7 +10,7 @@ from PIL import Image
 from nbkit import ClassicalMark, Grid, marked_field, spectra
 from nbkit.forecast import UNMARKED, by_kmax, forecast, ingredients, trust
 from nbkit.forecast.fisher import ESTIMATORS, Ingredients, standard
-from nbkit.measure.measure import Measured
+from nbkit.measure import Measurement
 from nbkit.show import forecast as figures
 from nbkit.show.forecast import RADII, ellipse, fisher_explorer
 from nbkit.universe.cosmology import FIDUCIAL, QUIJOTE_NAMES, STEPS
@@ -83,7 +83,7 @@ def spectra_by_set():
     def measured(theta, seeds, values):
         power = 100 + values
         rows = np.tile(theta, (len(seeds), 1))
-        return Measured(k, np.ones(8, int), rows, np.asarray(seeds), power[:, 0], {"mark": power[:, 1:]})
+        return Measurement(k, np.ones(8, int), rows, np.asarray(seeds), power[:, 0], {"mark": power[:, 1:]})
 
     def at(i, step, seed):
         cubic = 1.0 if i == 4 else 0.0
