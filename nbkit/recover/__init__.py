@@ -36,10 +36,10 @@ def recover(power, labels, kmax, train_on="latin_hypercube", repeats=1, train=No
         raise ValueError(f"train_on is {train_on!r}; allowed are latin_hypercube, BSQ.")
     labels = (labels,) if isinstance(labels, str) else tuple(labels)
     sets = [power[name].cut(kmax) for name in dict.fromkeys((train_on, "latin_hypercube"))]
+    spectra = [(spectra_by_mark(each, labels), each.theta) for each in sets]
     asked = {"repeats": repeats, "train": train, "seed": seed}
 
     def make():
-        spectra = [(spectra_by_mark(each, labels), each.theta) for each in sets]
         found = recovery(*spectra[0], **asked) if len(sets) == 1 else recovery_elsewhere(*spectra, **asked)
         # Three digits, in units of the prior, are more than a regressor knows.
         predicted = ((found.predicted - MIDDLE) / SCATTER).astype(np.float16)
