@@ -38,10 +38,10 @@ class Interval:
         return f"{', '.join(said)}; {self.level:.0%}"
 
     def words(self, digits=3):
-        """'0.14 (0.13 to 0.15)' for each parameter, with so many digits; '' for those held fixed."""
-        numbers = zip(self.value, self.low, self.high, strict=True)
-        said = "{0:.{3}g} ({1:.{3}g} to {2:.{3}g})"
-        return ["" if v == 0 or np.isnan(low) else said.format(v, low, high, digits) for v, low, high in numbers]
+        """'0.14 (0.13 to 0.15)' for each parameter, with so many digits; 'fixed' for those held fixed."""
+        ends = [[f"{x:.{digits}g}" for x in each] for each in (self.value, self.low, self.high)]
+        fixed = (self.value == 0) | np.isnan(self.low)
+        return ["fixed" if held else "{} ({} to {})".format(*x) for held, *x in zip(fixed, *ends, strict=True)]
 
     @property
     def includes_one(self):

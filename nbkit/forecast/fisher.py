@@ -6,7 +6,7 @@ which the two biases cancel to first order (Coulton & Wandelt 2023). Where they 
 """
 
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -126,13 +126,13 @@ class FisherMatrix:
 
     Parameters
     ----------
-    noise : (P, P) the part of `standard`'s F that is noise of the derivatives, already taken off; else zeros.
     names : of the P parameters.
+    noise : (P, P) the part of `standard`'s F that was noise of the derivatives and is taken off; else 0.
     """
 
     F: np.ndarray
-    noise: np.ndarray = field(repr=False)
     names: tuple = QUIJOTE_NAMES
+    noise: np.ndarray = 0.0
 
     def covariance(self, fixed=()):
         """(P, P) covariance of the parameters; rows of those held fixed are zero."""
@@ -160,9 +160,9 @@ def free_parameters(names, fixed=()):
 
 def standard(given, corrected=True):
     """`fisher_matrix` of Ingredients."""
-    precision, P = given.precision(), len(given.names)
-    noise = noise_bias(given.derivatives, precision) if corrected else np.zeros((P, P))
-    return FisherMatrix(fisher_matrix(given.derivatives, precision, corrected=False) - noise, noise, given.names)
+    precision = given.precision()
+    noise = noise_bias(given.derivatives, precision) if corrected else 0.0
+    return FisherMatrix(fisher_matrix(given.derivatives, precision, corrected=False) - noise, given.names, noise)
 
 
 def compressed(given, splits=20, seed=0):
@@ -176,14 +176,13 @@ def compressed(given, splits=20, seed=0):
     splits : random divisions into A and B to average over; each is used both ways round.
     seed : of the divisions.
     """
-    pairs = _compressed_and_plain(given, splits, seed)
-    return FisherMatrix(np.mean([F_c for F_c, _ in pairs], axis=0), np.zeros((len(given.names),) * 2), given.names)
+    return FisherMatrix(np.mean([F_c for F_c, _ in _compressed_and_plain(given, splits, seed)], axis=0), given.names)
 
 
 def combined(given, splits=20, seed=0):
     """F = F_s (F_s^-1 F_c)^(1/2), the geometric mean of `compressed` and the uncorrected F of half B, over splits."""
     means = [geometric_mean(F_s, F_c) for F_c, F_s in _compressed_and_plain(given, splits, seed)]
-    return FisherMatrix(np.mean(means, axis=0), np.zeros((len(given.names),) * 2), given.names)
+    return FisherMatrix(np.mean(means, axis=0), given.names)
 
 
 ESTIMATORS = {

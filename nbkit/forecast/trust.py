@@ -7,15 +7,7 @@ import torch
 from scipy import stats
 
 from nbkit.forecast import UNMARKED, common_seeds, ingredients
-from nbkit.forecast.fisher import (
-    ESTIMATORS,
-    LEAST_HARTLAP,
-    Ingredients,
-    free_parameters,
-    inverse,
-    marginalised,
-    standard,
-)
+from nbkit.forecast.fisher import ESTIMATORS, LEAST_HARTLAP, Ingredients, inverse, marginalised, standard
 from nbkit.mesh.spectra import marked_field, spectra
 from nbkit.universe.cosmology import FIDUCIAL, STEPS
 from nbkit.universe.farm import farm
@@ -43,32 +35,40 @@ class Convergence:
     sigma: dict
 
 
-def against_pairs(given, counts=None, repeats=10, seed=0, fixed=()):
+def against_pairs(given, repeats=10, seed=0):
     """Convergence of every estimator with the number of derivative realisations; subsets are drawn at random."""
-    counts = _counts(given.pairs, least=8) if counts is None else np.asarray(counts)
     rng = np.random.default_rng(seed)
-    return _convergence(
-        counts, repeats, fixed, given.names, lambda n: given.subset(pairs=rng.permutation(given.pairs)[:n])
-    )
+    return _convergence(given.pairs, 8, repeats, lambda n: given.subset(pairs=rng.permutation(given.pairs)[:n]))
 
 
-def against_fiducial(given, counts=None, repeats=10, seed=0, fixed=()):
+def against_fiducial(given, repeats=10, seed=0):
     """Convergence of every estimator with the number of fiducial simulations."""
-    least = int(np.ceil(2 * (given.n_d + 2) / (1 - LEAST_HARTLAP)))
-    counts = _counts(given.n_s, least) if counts is None else np.asarray(counts)
-    rng = np.random.default_rng(seed)
-    return _convergence(
-        counts, repeats, fixed, given.names, lambda n: given.subset(fiducial=rng.permutation(given.n_s)[:n])
-    )
+    rng, least = np.random.default_rng(seed), int(np.ceil(2 * (given.n_d + 2) / (1 - LEAST_HARTLAP)))
+    return _convergence(given.n_s, least, repeats, lambda n: given.subset(fiducial=rng.permutation(given.n_s)[:n]))
 
 
-def half_splits(given, splits=20, seed=0, fixed=()):
+def _convergence(most, least, repeats, subset):
+    counts = np.unique(np.geomspace(min(least, most), most, 6).round().astype(int))
+    parts = [[subset(n) for _ in range(repeats)] for n in counts]
+    sigma = {
+        name: np.array([_sigmas([estimate(part) for part in same]) for same in parts])
+        for name, estimate in ESTIMATORS.items()
+    }
+    return Convergence(counts, sigma)
+
+
+def half_splits(given, splits=20, seed=0):
     """(splits, 2, P) sigma (corrected standard) of disjoint halves of all simulations."""
-    rng, F = np.random.default_rng(seed), []
+    rng, found = np.random.default_rng(seed), []
     for _ in range(splits):
         halves = zip(*(np.array_split(rng.permutation(n), 2) for n in (given.n_s, given.pairs)), strict=True)
-        F += [standard(given.subset(*half)).F for half in halves]
-    return _errors(F, given.names, fixed).reshape(splits, 2, -1)
+        found += [standard(given.subset(*half)) for half in halves]
+    return _sigmas(found).reshape(splits, 2, -1)
+
+
+def _sigmas(matrices):
+    """(R, P) errors of some FisherMatrix."""
+    return marginalised(np.stack([each.F for each in matrices]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,8 +130,8 @@ def half_steps(preset, marks, seeds, client=None, progress=True):
     return dict(zip(marks, np.moveaxis(np.array(pairs, np.float64), 2, 0), strict=True))
 
 
-def step_change(power, halved, label, seeds, kmax=None, fixed=()):
-    """(P,) relative change of sigma when the step is halved; nan for parameters held fixed.
+def step_change(power, halved, label, seeds, kmax=None):
+    """(P,) relative change of sigma when the step is halved.
 
     Central differences err by the square of the step, so three quarters of that error are gone at half of it. Only the
     seeds given were simulated anew: their mean change is added to the derivatives of all.
@@ -148,8 +148,7 @@ def step_change(power, halved, label, seeds, kmax=None, fixed=()):
     N, P, spectra_of_one, _ = new.shape
     new = new[..., : given.n_d // spectra_of_one].reshape(N, P, given.n_d)
     moved = given.derivatives + (new.mean(0) - given.derivatives[rows].mean(0))
-    before, after = (standard(x).sigma(fixed) for x in (given, Ingredients(given.fiducial, moved)))
-    return np.divide(after, before, out=np.full(len(before), np.nan), where=before > 0) - 1
+    return standard(Ingredients(given.fiducial, moved)).sigma() / standard(given).sigma() - 1
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,7 @@ class _Spectra:
         return np.stack([torch.stack(spectra(delta, field, grid=grid)[1:4]).numpy() for field in fields])
 
 
-def verdict(label, given, of, step=None, fixed=(), seed=0):
+def verdict(label, given, of, step=None, seed=0):
     """(converged, sentence): is sigma of these parameters known, and if not, by how much is it not.
 
     More simulations settle convergence; whether data with heavy tails may be taken for Gaussian is another question,
@@ -184,7 +183,7 @@ def verdict(label, given, of, step=None, fixed=(), seed=0):
     kept = [given.names.index(name) for name in of]
     # Noise may leave an F that is not positive: sigma is then infinite, and what is compared with it without bound.
     with np.errstate(invalid="ignore"):
-        off = _changes(given, kept, fixed, seed)
+        off = _changes(given, kept, seed)
     off |= {} if step is None else {"step": np.abs(np.asarray(step)[kept])}
     said = {
         "bracket": "standard and compressed estimators are {} apart",
@@ -201,16 +200,16 @@ def verdict(label, given, of, step=None, fixed=(), seed=0):
     return not bad, f"{label}, {' and '.join(of)}: {'not converged' if bad else 'converged'}: {words}.{beware}"
 
 
-def _changes(given, kept, fixed, seed):
+def _changes(given, kept, seed):
     """{check: relative change of sigma of the parameters kept}."""
-    F = [ESTIMATORS[name](given).F for name in ("standard", "corrected", "compressed")]
-    plain, corrected, compressed = _errors(F, given.names, fixed)[:, kept]
+    estimates = [ESTIMATORS[name](given) for name in ("standard", "corrected", "compressed")]
+    plain, corrected, compressed = _sigmas(estimates)[:, kept]
     rng = np.random.default_rng(seed)
-    fewer = [standard(given.subset(rng.permutation(given.n_s)[: given.n_s // 2])).F for _ in range(20)]
-    halves = half_splits(given, seed=seed, fixed=fixed)[:, :, kept]
+    fewer = [standard(given.subset(rng.permutation(given.n_s)[: given.n_s // 2])) for _ in range(20)]
+    halves = half_splits(given, seed=seed)[:, :, kept]
     return {
         "bracket": compressed / plain - 1,
-        "fiducial": np.abs(np.median(_errors(fewer, given.names, fixed)[:, kept], axis=0) / corrected - 1),
+        "fiducial": np.abs(np.median(_sigmas(fewer)[:, kept], axis=0) / corrected - 1),
         # The difference of two halves scatters twice as much as the whole.
         "halves": np.sqrt(np.mean(np.log(halves[:, 0] / halves[:, 1]) ** 2, axis=0)) / 2,
     }
@@ -218,24 +217,3 @@ def _changes(given, kept, fixed, seed):
 
 def _percent(x):
     return f"{x:.0%}" if np.isfinite(x) else "without bound"
-
-
-def _counts(most, least):
-    return np.unique(np.geomspace(min(least, most), most, 6).round().astype(int))
-
-
-def _convergence(counts, repeats, fixed, names, subset):
-    sigma = {name: [] for name in ESTIMATORS}
-    for n in counts:
-        F = {name: [] for name in ESTIMATORS}
-        for _ in range(repeats):
-            some = subset(n)
-            for name, estimate in ESTIMATORS.items():
-                F[name].append(estimate(some).F)
-        for name in ESTIMATORS:
-            sigma[name].append(_errors(F[name], names, fixed))
-    return Convergence(np.asarray(counts), {name: np.array(each) for name, each in sigma.items()})
-
-
-def _errors(F, names, fixed):
-    return marginalised(np.stack(F), free_parameters(names, fixed))

@@ -172,21 +172,16 @@ def convergence(pairs, fiducial, halves, of=("Om", "s8")):
         for ax, curve in zip(row, (pairs, fiducial), strict=False):
             for estimator, sigma in curve.sigma.items():
                 colour, mark, label = ESTIMATOR_LOOK[estimator]
-                middle = np.median(sigma[:, :, i], axis=1)
-                shown = np.isfinite(middle)
-                ax.plot(curve.counts[shown], middle[shown], marker=mark, ms=4, lw=1.2, color=colour, label=label)
+                middle = np.median(sigma[:, :, i], axis=1)  # infinite ones leave gaps
+                ax.plot(curve.counts, middle, marker=mark, ms=4, lw=1.2, color=colour, label=label)
             end = np.median(curve.sigma["corrected"][-1, :, i])
             ax.axhspan(0.95 * end, 1.05 * end, color="0.92", zorder=0, label="5 % about the end")
             low, high = ax.get_ylim()
             ax.set(ylabel=rf"$\sigma({LATEX[i]})$", xscale="log", ylim=(min(low, 0.85 * end), max(high, 1.25 * end)))
             ax.set_xticks(curve.counts, [str(n) for n in curve.counts])
             ax.minorticks_off()
-        a, b = halves[:, 0, i], halves[:, 1, i]
-        fine = np.isfinite(a) & np.isfinite(b)
-        row[2].plot(a[fine], b[fine], "o", ms=4, color=BLUE, mfc="none")
-        both = np.concatenate([a[fine], b[fine]])
-        ends = (both.min() * 0.95, both.max() * 1.05) if len(both) else (0, 1)
-        row[2].plot(ends, ends, color="0.6", lw=0.8)
+        row[2].plot(halves[:, 0, i], halves[:, 1, i], "o", ms=4, color=BLUE, mfc="none")
+        row[2].axline((end, end), slope=1, color="0.6", lw=0.8)
         row[2].set(xlabel="one half of all simulations", ylabel="the other half", title=rf"$\sigma({LATEX[i]})$")
         row[2].set_aspect("equal")
     axes[-1, 0].set_xlabel("derivative realisations")
@@ -254,14 +249,13 @@ def ellipse(covariance, radius):
     return radius * (vectors * np.sqrt(np.maximum(eigenvalues, 0))) @ np.stack([np.cos(angle), np.sin(angle)])
 
 
-def fisher_explorer(scan, kmax, plane=("Om", "s8")):
-    """Contours of two parameters and a table of all errors, under a slider for kmax and boxes for what is held fixed.
+def fisher_explorer(scan, kmax):
+    """Contours of Omega_m and sigma_8 and all errors, under a slider for kmax and boxes for what is held fixed.
 
     Parameters
     ----------
     scan : {kmax: Forecasts}, from `nbkit.forecast.by_kmax`; the label to compare with comes first.
     kmax : where the slider starts [h/Mpc].
-    plane : the parameters to draw.
     """
     import ipywidgets as w
 
@@ -276,11 +270,10 @@ def fisher_explorer(scan, kmax, plane=("Om", "s8")):
         name: w.Checkbox(False, description=f"{symbol(name)} fixed", indent=False, layout=w.Layout(width="130px"))
         for name in QUIJOTE_NAMES
     }
-    xy = [QUIJOTE_NAMES.index(name) for name in plane]
-    reach = 3.4 * next(iter(scan[start].values())).matrix.sigma()[xy]
-    (left, right), (low, high) = ((FIDUCIAL[i] - r, FIDUCIAL[i] + r) for i, r in zip(xy, reach, strict=True))
-    labels = {f"{axis}label": TITLES[i] for axis, i in zip("xy", xy, strict=True)}
-    plot = LiveLines(figsize=(5.0, 4.0), xlim=(left, right), ylim=(low, high), **labels)
+    xy = [QUIJOTE_NAMES.index(name) for name in ("Om", "s8")]
+    xlim, ylim = zip(FIDUCIAL[xy], 3.4 * next(iter(scan[start].values())).matrix.sigma()[xy], strict=True)
+    xlim, ylim = ((middle - reach, middle + reach) for middle, reach in (xlim, ylim))
+    plot = LiveLines(figsize=(5.0, 4.0), xlim=xlim, ylim=ylim, xlabel=TITLES[xy[0]], ylabel=TITLES[xy[1]])
     plot.ax.plot(*FIDUCIAL[xy], "+", color="0.5")
     lines = {
         label: [plot.line([], [], ls=line, color=colour, lw=1.8 - 0.7 * outer) for outer in (0, 1)]
@@ -303,28 +296,22 @@ def fisher_explorer(scan, kmax, plane=("Om", "s8")):
                     line.set_data(*(ellipse(here[label].covariance()[np.ix_(xy, xy)], radius) + FIDUCIAL[xy][:, None]))
         image.value = plot.png()
         bins, held = list(scan).index(slider.value) + len(QUIJOTE_NAMES) + 1, ", ".join(map(symbol, fixed))
-        caption.value = (
-            f"<b>kmax = {slider.value:.3f} h/Mpc</b>: {bins} bins a spectrum; held fixed: {held or 'nothing'}"
-        )
+        told = f"{bins} bins a spectrum; held fixed: {held or 'nothing'}"
+        caption.value = f"<b>kmax = {slider.value:.3f} h/Mpc</b>: {told}"
         errors.value = _errors(here)._repr_html_()
 
-    panels = [w.VBox([caption, w.HBox([image, errors], layout=w.Layout(align_items="flex-start"))])]
-    observed(update, [slider, *boxes.values()])
-    controls = [slider, w.HBox(list(boxes.values()))]
-    explorer = Explorer("Fisher explorer", controls, panels, side_by_side(image.value))
-    explorer.controls = [slider, *boxes.values()]
+    panels, controls = [w.VBox([caption, w.HBox([image, errors])])], [slider, *boxes.values()]
+    observed(update, controls)
+    explorer = Explorer("Fisher explorer", [slider, w.HBox(controls[1:])], panels, side_by_side(image.value))
+    explorer.controls = controls
     return explorer
 
 
 def _errors(forecasts):
     """Errors of all parameters, and by how much each mark is better than the first."""
-    first, *others = forecasts.items()
-    rows = [
-        {"sigma": label}
-        | {symbol(name): f"{x:.3g}" if x else "fixed" for name, x in zip(each.names, each.sigma.value, strict=True)}
-        for label, each in (first, *others)
-    ]
-    for label, each in others:
-        words = (first[1] / each).words()
-        rows.append({"sigma": f"{label}: better by"} | dict(zip(map(symbol, each.names), words, strict=True)))
-    return table(rows)
+    (_, first), *others = forecasts.items()
+    better = (
+        {"sigma": f"{label}: better by"} | dict(zip(map(symbol, each.names), (first / each).words(), strict=True))
+        for label, each in others
+    )
+    return table([*forecasts.rows(), *better])

@@ -166,7 +166,7 @@ def test_explorer_redraws_from_what_it_holds(spectra_by_set):
         assert image.value == before
     boxes[2].value = True
     assert "held fixed: h" in caption.value
-    assert table.value.count(">fixed<") == 2
+    assert table.value.count(">fixed<") == 3
     for box in boxes:
         box.value = True
     assert "nothing is left to forecast" in caption.value
