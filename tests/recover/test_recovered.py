@@ -5,9 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from bundle_recoveries import asked as question
+from bundle_recoveries import bundle_recoveries
 
 import nbkit as nb
 from nbkit import disk, recover
+from nbkit.mark.settings import identity
 from nbkit.measure import Measurement
 from nbkit.recover import spectra_by_mark
 from nbkit.recover.regression import recovery
@@ -98,6 +101,22 @@ def test_sets_and_marks_that_are_missing_are_said(runs):
         recover({"latin_hypercube": power(0)}, LABELS, 0.2, train_on="fiducial")
     with pytest.raises(KeyError, match="'p=3' was not measured; there are p=1, p=2"):
         recover({"latin_hypercube": power(0)}, "p=3", 0.2)
+
+
+def test_what_comes_with_the_kit_is_of_marks_that_there_are(runs, monkeypatch):
+    trained = [nb.load(path.parent.name).mark for path in disk.BUNDLED.glob("mini_*/run.json")]
+    known = set(map(identity, [*nb.classical_marks().values(), *trained]))
+    assert all(question(path)[1] <= known for path in (disk.BUNDLED / "recovery").iterdir())
+    marks = {"p=1": nb.ClassicalMark(1.0, 0.1), "p=2": nb.ClassicalMark(2.0, 0.1)}
+    monkeypatch.setattr("nbkit.disk.BUNDLED", runs.parent / "kit")
+    kit = runs.parent / "kit" / "recovery"
+    recover({"latin_hypercube": power(0, identities=map(identity, marks.values()))}, LABELS, 0.2)
+    bundle_recoveries(marks, 59)
+    assert not kit.exists()  # of another set
+    bundle_recoveries(marks, 60)
+    assert [path.name for path in kit.iterdir()] == [path.name for path in runs.iterdir()]
+    bundle_recoveries({"p=1": marks["p=1"]}, 60)
+    assert not list(kit.iterdir())
 
 
 def test_what_comes_with_the_kit_is_read(runs, asked):
