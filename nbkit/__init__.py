@@ -7,12 +7,14 @@ Some verbs share the name of their room: `nbkit.measure` is the function, `from 
 the room.
 """
 
+from nbkit.forecast import forecast
 from nbkit.mark.classical import ClassicalMark, classical_marks
 from nbkit.mark.learned import LearnedMark, load_mark
 from nbkit.measure import measure
 from nbkit.mesh.grid import Grid
 from nbkit.mesh.spectra import Spectra, marked_field, spectra
 from nbkit.notebook import notebook
+from nbkit.recover import recover
 from nbkit.train import Training, load, train
 from nbkit.universe import suite
 
@@ -24,11 +26,13 @@ __all__ = [
     "Spectra",
     "Training",
     "classical_marks",
+    "forecast",
     "load",
     "load_mark",
     "marked_field",
     "measure",
     "notebook",
+    "recover",
     "spectra",
     "suite",
     "train",

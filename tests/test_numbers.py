@@ -9,7 +9,8 @@ import torch
 from nbkit.train.shipped import run_folder, shipped_runs
 
 from nbkit.disk import figures
-from nbkit.forecast.fisher import UNMARKED, ingredients, standard
+from nbkit.forecast import UNMARKED, ingredients
+from nbkit.forecast.fisher import standard
 from nbkit.mark.classical import classical_marks
 from nbkit.measure import measure
 from nbkit.mesh.grid import Grid

@@ -6,26 +6,42 @@ resample is therefore treated as the weighted sample it is, with `weighted_hartl
 effective number of realisations, which centres it on the estimate. The tests measure the coverage.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from scipy.stats import norm
 
-from nbkit.forecast.covariance import errors_of, weighted_hartlap
-from nbkit.forecast.fisher import Forecast, free_parameters, ingredients, standard
-from nbkit.universe.cosmology import QUIJOTE_NAMES
+from nbkit.forecast.fisher import FisherMatrix, free_parameters, hartlap, marginalised, standard
+from nbkit.universe.cosmology import PARAMETERS, QUIJOTE_NAMES
 
 LEVEL = 0.95
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Interval:
-    """An estimate and the interval that holds the truth with probability `level`; arrays of one shape."""
+    """Estimates and the intervals that hold the truths with probability `level`; arrays of one shape.
+
+    Parameters
+    ----------
+    names : of the parameters that the numbers belong to.
+    """
 
     value: np.ndarray
     low: np.ndarray
     high: np.ndarray
     level: float = LEVEL
+    names: tuple = QUIJOTE_NAMES
+
+    def __repr__(self):
+        said = (f"{symbol(name)} {words}" for name, words in zip(self.names, self.words(), strict=True))
+        return f"{', '.join(said)}; {self.level:.0%}"
+
+    def words(self, digits=3):
+        """'0.14 (0.13 to 0.15)' for each parameter, with so many digits; 'fixed' for those held fixed."""
+        ends = [[f"{x:.{digits}g}" for x in each] for each in (self.value, self.low, self.high)]
+        fixed = (self.value == 0) | np.isnan(self.low)
+        return ["fixed" if held else "{} ({} to {})".format(*x) for held, *x in zip(fixed, *ends, strict=True)]
 
     @property
     def includes_one(self):
@@ -33,121 +49,17 @@ class Interval:
         return (self.low <= 1) & (self.high >= 1)
 
     def in_words(self, i):
-        """What a ratio of errors, number i, says: tighter, looser, or no difference shown."""
+        """What a ratio of errors, number i, says of the lower one: tighter, looser, or no difference shown."""
         said = "no difference shown" if self.includes_one[i] else "tighter" if self.low[i] > 1 else "looser"
         return f"{said}, {self.value[i]:.2f} ({self.low[i]:.2f} to {self.high[i]:.2f})"
 
 
-@dataclass(frozen=True, eq=False)
-class Resampled:
-    """The corrected standard forecast of one data vector, and that of each of its R resamples.
-
-    Parameters
-    ----------
-    forecast : from all simulations.
-    F : (R, P, P).
-    """
-
-    forecast: Forecast
-    F: np.ndarray
-
-    def sigmas(self, fixed=()):
-        """(R, P) marginalised errors of the resamples; inf where F is not positive: more noise than signal."""
-        return self._errors(self.F, fixed)
-
-    def sigma(self, fixed=(), level=LEVEL):
-        """Interval of the marginalised errors, (P,); 0 for parameters held fixed, inf where F is not positive."""
-        return interval(self._errors(self.forecast.F[None], fixed)[0], self.sigmas(fixed), level)
-
-    def ratio(self, other, fixed=(), level=LEVEL):
-        """Interval of sigma of another over sigma of this, (P,): above 1 where this one is better.
-
-        Both must come from the same `resamples`. Parameters held fixed have ratio nan.
-        """
-        if len(self.F) != len(other.F):
-            raise ValueError(f"{len(other.F)} resamples against {len(self.F)}; make both with the same `resamples`.")
-        (mine, its), free = ((x.sigma(fixed).value, x.sigmas(fixed)) for x in (self, other)), self._free(fixed)
-        value, low, high = np.full((3, len(mine[0])), np.nan)
-        with np.errstate(invalid="ignore"):
-            ratio, ratios = (a[..., free] / b[..., free] for a, b in zip(its, mine, strict=True))
-        found = interval(ratio, ratios, level)
-        value[free], low[free], high[free] = found.value, found.low, found.high
-        return Interval(value, low, high, level)
-
-    def _free(self, fixed):
-        return free_parameters(self.forecast.names, fixed)
-
-    def _errors(self, F, fixed):
-        free = self._free(fixed)
-        sigma = np.zeros(F.shape[:2])
-        sigma[:, free] = errors_of(F[:, free][:, :, free])
-        return sigma
+def symbol(name):
+    """The symbol of a parameter, in letters, by its name in Quijote."""
+    return dict(zip(QUIJOTE_NAMES, PARAMETERS, strict=True)).get(name, name)
 
 
-def resamples(n_s, pairs, count=200, seed=0):
-    """How often each fiducial simulation, (count, n_s), and each derivative realisation, (count, pairs), is counted.
-
-    A derivative realisation is drawn as a whole: all parameters, both signs.
-    """
-    rng = np.random.default_rng(seed)
-    return rng.multinomial(n_s, np.full(n_s, 1 / n_s), count), rng.multinomial(pairs, np.full(pairs, 1 / pairs), count)
-
-
-def resampled(given, weights):
-    """Forecasts of Ingredients under `resamples`.
-
-    Parameters
-    ----------
-    given : Ingredients.
-    weights : from `resamples(given.n_s, given.pairs)`; the same for all that are to be compared.
-    """
-    if [w.shape[-1] for w in weights] != [given.n_s, given.pairs]:
-        raise ValueError(
-            f"weights are for {weights[0].shape[-1]} simulations and {weights[1].shape[-1]} realisations, there are "
-            f"{given.n_s} and {given.pairs}; use resamples({given.n_s}, {given.pairs})."
-        )
-    forecast = standard(given)
-    # In units of the scatter all matrices below are correlation matrices, near enough.
-    scale = given.fiducial.std(0)
-    x, D = (given.fiducial - given.fiducial.mean(0)) / scale, given.derivatives / scale
-    h = weighted_hartlap(weights[0], given.n_d)
-    return Resampled(forecast, np.stack([_weighted_fisher(x, D, *vwh) for vwh in zip(*weights, h, strict=True)]))
-
-
-def by_kmax(spectra_by_set, labels, count=100, seed=0):
-    """{kmax: {label: Resampled}} for every kmax at which a single spectrum has more bins than there are parameters.
-
-    Parameters
-    ----------
-    spectra_by_set, labels : as for `nbkit.forecast.fisher.ingredients`.
-    count, seed : of the resamples, the same for all.
-    """
-    scan = {}
-    for kmax in spectra_by_set["fiducial"].k[len(QUIJOTE_NAMES) :]:
-        given = {label: ingredients(spectra_by_set, label, kmax) for label in labels}
-        weights = [resamples(each.n_s, each.pairs, count, seed) for each in given.values()]
-        made = zip(given.items(), weights, strict=True)
-        scan[float(kmax)] = {label: resampled(each, drawn) for (label, each), drawn in made}
-    return scan
-
-
-def _weighted_fisher(x, D, v, w, h):
-    """(P, P) corrected F: fiducial simulations x, (n_s, n_d), count v times, derivatives D, (N, P, n_d), w times."""
-    v, w = v / v.sum(), w / w.sum()
-    x, v = x[v > 0], v[v > 0]
-    mean = v @ x
-    # The sums of squared weights are one over the effective numbers of simulations.
-    C = ((x.T * v) @ x - np.outer(mean, mean)) / (1 - v @ v)
-    precision = h * np.linalg.inv(C)
-    D, w = D[w > 0], w[w > 0]
-    whitened = D @ precision
-    mean = np.tensordot(w, D, 1)
-    F = mean @ precision @ mean.T
-    scatter = np.tensordot(w, whitened @ D.swapaxes(1, 2), 1) - F
-    return F - scatter * (w @ w) / (1 - w @ w)
-
-
-def interval(value, samples, level=LEVEL):
+def interval(value, samples, level=LEVEL, names=QUIJOTE_NAMES):
     """value exp(-+ z s), with s half the width in the logarithm of the middle 68 % of the samples, z of a Gaussian.
 
     Percentiles of the samples themselves would carry the bias of an inverse twice, and miss the truth more often.
@@ -166,4 +78,178 @@ def interval(value, samples, level=LEVEL):
     known = np.isfinite(reach) & np.isfinite(value)
     with np.errstate(invalid="ignore"):
         low, high = np.where(known, value / reach, 0.0), np.where(known, value * reach, np.inf)
-    return Interval(value, low, high, level)
+    return Interval(value, low, high, level, names)
+
+
+class Errors:
+    """Marginalised errors with what resampling makes of them; `errors` are sigma (P,) and its resamples (R, P)."""
+
+    def __repr__(self):
+        return f"<sigma: {self.sigma}>"
+
+    @property
+    def sigma(self):
+        """Interval of the errors, (P,); 0 for parameters held fixed, inf where F is not positive."""
+        return interval(*self.errors, names=self.names)
+
+    def __truediv__(self, other):
+        """Interval of sigma of this over sigma of another, (P,): above 1 where the other is better.
+
+        Both must come from the same `resamples`. Parameters held fixed in either have ratio nan.
+        """
+        (top, tops), (low, lows) = self.errors, other.errors
+        if len(tops) != len(lows):
+            raise ValueError(f"{len(tops)} resamples against {len(lows)}; make both with the same `resamples`.")
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ratio = interval(top / low, tops / lows, names=self.names)
+        fixed = (top == 0) | (low == 0)
+        return replace(ratio, **{end: np.where(fixed, np.nan, getattr(ratio, end)) for end in ("value", "low", "high")})
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Forecast(Errors):
+    """The corrected standard forecast of one data vector, and that of each of its R resamples.
+
+    Parameters
+    ----------
+    matrix : FisherMatrix from all simulations.
+    resampled : (R, P, P) Fisher matrices.
+    fixed : names of parameters held fixed.
+    """
+
+    matrix: FisherMatrix
+    resampled: np.ndarray
+    fixed: tuple = ()
+
+    @property
+    def names(self):
+        """Of the P parameters."""
+        return self.matrix.names
+
+    @property
+    def F(self):
+        """(P, P) from all simulations."""
+        return self.matrix.F
+
+    @cached_property
+    def errors(self):
+        """sigma (P,) from all simulations and (R, P) of the resamples."""
+        free = free_parameters(self.names, self.fixed)
+        sigma = marginalised(np.concatenate([self.F[None], self.resampled]), free)
+        return sigma[0], sigma[1:]
+
+    def covariance(self):
+        """(P, P) covariance of the parameters, for contours; an F that has no inverse is refused."""
+        return self.matrix.covariance(self.fixed)
+
+    def hold(self, *fixed):
+        """The same with these parameters held fixed, and no others."""
+        return replace(self, fixed=fixed)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Best(Errors):
+    """For each parameter the forecast that has the smallest error from all simulations.
+
+    Which one that is was not resampled, and it was chosen on the very boxes that judge: the others are judged strictly.
+
+    Parameters
+    ----------
+    rivals : {label: Forecast}.
+    """
+
+    rivals: dict
+
+    @property
+    def names(self):
+        """Of the P parameters."""
+        return next(iter(self.rivals.values())).names
+
+    @cached_property
+    def labels(self):
+        """{name of a parameter: label of the best}."""
+        return {
+            name: min(self.rivals, key=lambda label, i=i: self.rivals[label].errors[0][i])
+            for i, name in enumerate(self.names)
+        }
+
+    @cached_property
+    def errors(self):
+        """sigma (P,) from all simulations and (R, P) of the resamples."""
+        best = [self.rivals[label].errors for label in self.labels.values()]
+        return tuple(np.stack([each[part][..., i] for i, each in enumerate(best)], axis=-1) for part in (0, 1))
+
+    def hold(self, *fixed):
+        """The best with these parameters held fixed, which may be others."""
+        return Best({label: each.hold(*fixed) for label, each in self.rivals.items()})
+
+
+def resamples(n_s, pairs, count=200, seed=0):
+    """How often each fiducial simulation, (count, n_s), and each derivative realisation, (count, pairs), is counted.
+
+    A derivative realisation is drawn as a whole: all parameters, both signs.
+    """
+    rng = np.random.default_rng(seed)
+    return rng.multinomial(n_s, np.full(n_s, 1 / n_s), count), rng.multinomial(pairs, np.full(pairs, 1 / pairs), count)
+
+
+def resampled(given, weights):
+    """The Forecast of Ingredients under `resamples`.
+
+    Parameters
+    ----------
+    given : Ingredients.
+    weights : from `resamples(given.n_s, given.pairs)`; the same for all that are to be compared.
+    """
+    if [w.shape[-1] for w in weights] != [given.n_s, given.pairs]:
+        raise ValueError(
+            f"weights are for {weights[0].shape[-1]} simulations and {weights[1].shape[-1]} realisations, there are "
+            f"{given.n_s} and {given.pairs}; use resamples({given.n_s}, {given.pairs})."
+        )
+    matrix = standard(given)
+    # In units of the scatter all matrices below are correlation matrices, near enough.
+    scale = given.fiducial.std(0)
+    x, D = (given.fiducial - given.fiducial.mean(0)) / scale, given.derivatives / scale
+    h = weighted_hartlap(weights[0], given.n_d)
+    return Forecast(matrix, np.stack([_weighted_fisher(x, D, *vwh) for vwh in zip(*weights, h, strict=True)]))
+
+
+def weighted_hartlap(weights, n_d):
+    """The Hartlap factor of samples in which simulations count with weights, (R,).
+
+    Equal weights give `hartlap`. Unequal ones give less: copies of a simulation add no rank, so the inverse covariance
+    of a bootstrap resample is biased further. For weights w of mean one over the n that are not zero, h solves
+    h = < w / (1 + g w / h) >  with  g = (n_d + 1) / (n - 1).
+
+    Parameters
+    ----------
+    weights : (R, n_s), at least 0.
+    """
+    different = (weights > 0).sum(1)
+    hartlap(int(different.min()), n_d)
+    w = weights / weights.sum(1, keepdims=True)
+    g = different * (n_d + 1) / (different - 1)
+    h = np.ones(len(w))
+    for _ in range(200):
+        last, h = h, np.sum(w / (1 + w * (g / h)[:, None]), axis=1)
+        if np.all(np.abs(h - last) < 1e-9 * h):
+            return h
+    raise ValueError(
+        f"{different.min()} different simulations are too few for the covariance of {n_d} numbers; use more."
+    )
+
+
+def _weighted_fisher(x, D, v, w, h):
+    """(P, P) corrected F: fiducial simulations x, (n_s, n_d), count v times, derivatives D, (N, P, n_d), w times."""
+    v, w = v / v.sum(), w / w.sum()
+    x, v = x[v > 0], v[v > 0]
+    mean = v @ x
+    # The sums of squared weights are one over the effective numbers of simulations.
+    C = ((x.T * v) @ x - np.outer(mean, mean)) / (1 - v @ v)
+    precision = h * np.linalg.inv(C)
+    D, w = D[w > 0], w[w > 0]
+    whitened = D @ precision
+    mean = np.tensordot(w, D, 1)
+    F = mean @ precision @ mean.T
+    scatter = np.tensordot(w, whitened @ D.swapaxes(1, 2), 1) - F
+    return F - scatter * (w @ w) / (1 - w @ w)

@@ -1,20 +1,62 @@
-"""Spectra -> Fisher forecasts: F_ij = dmu_i C^-1 dmu_j, by three estimators that err in different directions.
+"""The algebra of Fisher forecasts, F_ij = dmu_i C^-1 dmu_j, and three estimators that err in different directions.
 
 Derivatives from a finite number of simulations are noisy, and noise looks like information. `standard` is biased high
 by it (and subtracts that bias, unless told not to), `compressed` is biased low, `combined` is their geometric mean, in
 which the two biases cancel to first order (Coulton & Wandelt 2023). Where they agree a forecast has converged.
 """
 
-from dataclasses import dataclass, field, replace
+import warnings
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nbkit.forecast.covariance import hartlap, inverse
-from nbkit.universe.cosmology import QUIJOTE_NAMES, STEPS
-from nbkit.universe.suite import DERIVATIVES, FIDUCIAL_SETS
+from nbkit.universe.cosmology import QUIJOTE_NAMES
 
-# The label of the unmarked power spectrum among the marks.
-UNMARKED = "P_dd"
+# Less than this share of the precision matrix left by Hartlap, and a forecast is mostly correction.
+LEAST_HARTLAP = 0.2
+# Of a correlation matrix: above the first, a warning; above the second fewer than four digits of the inverse are left.
+CONDITION_WARNED, CONDITION_REFUSED = 1e8, 1e12
+
+
+def hartlap(n_s, n_d):
+    """h = (n_s - n_d - 2) / (n_s - 1): h C^-1 is unbiased when C is measured from n_s simulations.
+
+    Parameters
+    ----------
+    n_s : simulations.
+    n_d : numbers in the data vector.
+    """
+    h = (n_s - n_d - 2) / (n_s - 1) if n_s > 1 else -np.inf
+    if h < LEAST_HARTLAP:
+        enough = int(np.ceil((n_d + 2 - LEAST_HARTLAP) / (1 - LEAST_HARTLAP)))
+        raise ValueError(
+            f"{n_s} simulations are too few for the covariance of {n_d} numbers: n_s - n_d - 2 is {n_s - n_d - 2} and "
+            f"the Hartlap factor {h:.2f}, below {LEAST_HARTLAP}; use at least {enough} simulations, or a smaller kmax."
+        )
+    return h
+
+
+def fisher_matrix(derivatives, precision, corrected=True):
+    """F = dmu (h C^-1) dmu^T of the mean derivatives, (P, P), less `noise_bias`; of numpy arrays or torch tensors.
+
+    Parameters
+    ----------
+    derivatives : (N, P, n_d) of single realisations.
+    precision : (n_d, n_d) h C^-1.
+    corrected : take the noise bias off; without, F is too large.
+    """
+    mean = derivatives.mean(0)
+    F = mean @ precision @ mean.swapaxes(0, 1)
+    return F - noise_bias(derivatives, precision) if corrected else F
+
+
+def noise_bias(derivatives, precision):
+    """dF_ij = Tr[h C^-1 Sigma_ij] / N, (P, P): what noise of the derivatives, (N, P, n_d), adds to F on average.
+
+    Sigma_ij is the covariance over realisations of the single-realisation derivatives.
+    """
+    apart, N = derivatives - derivatives.mean(0), len(derivatives)
+    return (apart @ precision @ apart.swapaxes(1, 2)).sum(0) / (N * (N - 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +78,8 @@ class Ingredients:
         fiducial, derivatives = np.asarray(self.fiducial, np.float64), np.asarray(self.derivatives, np.float64)
         object.__setattr__(self, "fiducial", fiducial)
         object.__setattr__(self, "derivatives", derivatives)
-        if (
-            fiducial.ndim != 2
-            or derivatives.ndim != 3
-            or derivatives.shape[1:] != (len(self.names), fiducial.shape[-1])
-        ):
+        wanted = (len(self.names), fiducial.shape[-1])
+        if fiducial.ndim != 2 or derivatives.ndim != 3 or derivatives.shape[1:] != wanted:
             raise ValueError(
                 f"fiducial has shape {fiducial.shape} and derivatives {derivatives.shape}; allowed are (n_s, n_d) and "
                 f"(N, {len(self.names)}, n_d) for the parameters {', '.join(self.names)}."
@@ -52,12 +91,6 @@ class Ingredients:
             raise ValueError(
                 f"{len(derivatives)} derivative realisation(s) tell nothing of their noise; use 2 or more."
             )
-
-    @classmethod
-    def from_pairs(cls, fiducial, plus, minus, steps=STEPS, names=QUIJOTE_NAMES):
-        """Ingredients from data vectors one step up and down, (P, N, n_d) each; realisation by realisation a pair."""
-        steps = np.asarray(steps, np.float64)[:, None, None]
-        return cls(fiducial, np.swapaxes((np.asarray(plus) - np.asarray(minus)) / (2 * steps), 0, 1), names)
 
     @property
     def n_s(self):
@@ -88,19 +121,18 @@ class Ingredients:
 
 
 @dataclass(frozen=True, eq=False)
-class Forecast:
-    """A Fisher matrix and the errors it promises.
+class FisherMatrix:
+    """A Fisher matrix F, (P, P), and the errors it promises.
 
     Parameters
     ----------
-    F : (P, P) Fisher matrix.
-    noise : (P, P) the part of `standard`'s F that is noise of the derivatives, already taken off; else zeros.
     names : of the P parameters.
+    noise : (P, P) the part of `standard`'s F that was noise of the derivatives and is taken off; else 0.
     """
 
     F: np.ndarray
-    noise: np.ndarray = field(repr=False)
     names: tuple = QUIJOTE_NAMES
+    noise: np.ndarray = 0.0
 
     def covariance(self, fixed=()):
         """(P, P) covariance of the parameters; rows of those held fixed are zero."""
@@ -126,77 +158,11 @@ def free_parameters(names, fixed=()):
     return free
 
 
-def ingredients(spectra_by_set, label, kmax=None):
-    """Ingredients of one mark: data vector [P_dd, P_dm, P_mm], or P_dd alone for the label `UNMARKED`.
-
-    Derivatives are taken between simulations of the same seed; seeds that one of the ten sets lacks are left out.
-
-    Parameters
-    ----------
-    spectra_by_set : {"fiducial": Measurement, "Om_p": Measurement, ...}, for all of `FIDUCIAL_SETS`.
-    label : of a mark among them.
-    kmax : largest k [h/Mpc]; default all bins.
-    """
-    if missing := [name for name in FIDUCIAL_SETS if name not in spectra_by_set]:
-        raise ValueError(f"The sets {', '.join(missing)} are missing; a forecast needs {', '.join(FIDUCIAL_SETS)}.")
-    wanted = {name: spectra_by_set[name] for name in FIDUCIAL_SETS}
-    cut = {name: each if kmax is None else each.cut(kmax) for name, each in wanted.items()}
-    seeds = [np.asarray(cut[name].seeds) for name in DERIVATIVES]
-    common = seeds[0][np.all([np.isin(seeds[0], other) for other in seeds[1:]], axis=0)]
-    if len(common) < 2:
-        raise ValueError(f"The derivative sets have {len(common)} seed(s) in common; a forecast needs 2 or more.")
-    vectors = {}
-    for name, its_seeds in zip(DERIVATIVES, seeds, strict=True):
-        row = {seed: i for i, seed in enumerate(its_seeds.tolist())}
-        vectors[name] = data_vectors(cut[name], label)[[row[seed] for seed in common.tolist()]]
-    plus, minus = ([vectors[f"{name}_{sign}"] for name in QUIJOTE_NAMES] for sign in "pm")
-    return Ingredients.from_pairs(data_vectors(cut["fiducial"], label), np.stack(plus), np.stack(minus))
-
-
-def unseen(spectra_by_set, run):
-    """Spectra of those simulations alone that a Run was not trained on, so that a forecast judges it fairly.
-
-    Parameters
-    ----------
-    spectra_by_set : as for `ingredients`.
-    run : a Run; only one on information has seen any of these sets, and its settings name the seeds.
-    """
-    trained = run.settings.get("seeds", {})
-    kept = {}
-    for name, each in spectra_by_set.items():
-        low, high = trained.get("fiducial" if name == "fiducial" else "derivatives", (1, 0))
-        new = (each.seeds < low) | (each.seeds > high)
-        kept[name] = each if new.all() else each.rows(new)
-    return kept
-
-
-def data_vectors(spectra, label):
-    """(N, 3 b) spectra of a mark one after the other, or (N, b) of P_dd alone for `UNMARKED`."""
-    if label == UNMARKED:
-        return spectra.P_dd
-    return spectra[label].reshape(len(spectra[label]), -1)
-
-
 def standard(given, corrected=True):
-    """F = dmu (h C^-1) dmu^T with the mean derivatives, less the noise bias dF_ij = Tr[h C^-1 Sigma_ij] / N.
-
-    Sigma_ij is the covariance over realisations of the single-realisation derivatives.
-
-    Parameters
-    ----------
-    given : Ingredients.
-    corrected : take the noise bias off; without, F is too large.
-    """
+    """`fisher_matrix` of Ingredients."""
     precision = given.precision()
-    noise = noise_bias(given.derivatives, precision) if corrected else np.zeros((len(given.names),) * 2)
-    return Forecast(_information(given.derivatives, precision) - noise, noise, given.names)
-
-
-def noise_bias(derivatives, precision):
-    """(P, P) what noise of the derivatives, (N, P, n_d), adds to F on average."""
-    apart = derivatives - derivatives.mean(0)
-    N = len(derivatives)
-    return np.einsum("nia,ab,njb->ij", apart, precision, apart, optimize=True) / (N * (N - 1))
+    noise = noise_bias(given.derivatives, precision) if corrected else 0.0
+    return FisherMatrix(fisher_matrix(given.derivatives, precision, corrected=False) - noise, given.names, noise)
 
 
 def compressed(given, splits=20, seed=0):
@@ -210,14 +176,13 @@ def compressed(given, splits=20, seed=0):
     splits : random divisions into A and B to average over; each is used both ways round.
     seed : of the divisions.
     """
-    pairs = _compressed_and_plain(given, splits, seed)
-    return Forecast(np.mean([F_c for F_c, _ in pairs], axis=0), np.zeros((len(given.names),) * 2), given.names)
+    return FisherMatrix(np.mean([F_c for F_c, _ in _compressed_and_plain(given, splits, seed)], axis=0), given.names)
 
 
 def combined(given, splits=20, seed=0):
     """F = F_s (F_s^-1 F_c)^(1/2), the geometric mean of `compressed` and the uncorrected F of half B, over splits."""
     means = [geometric_mean(F_s, F_c) for F_c, F_s in _compressed_and_plain(given, splits, seed)]
-    return Forecast(np.mean(means, axis=0), np.zeros((len(given.names),) * 2), given.names)
+    return FisherMatrix(np.mean(means, axis=0), given.names)
 
 
 ESTIMATORS = {
@@ -226,6 +191,20 @@ ESTIMATORS = {
     "compressed": compressed,
     "combined": combined,
 }
+
+
+def _compressed_and_plain(given, splits, seed):
+    """[(F_c, uncorrected F of half B)] for each division, both ways round."""
+    if given.pairs < 4:
+        raise ValueError(f"{given.pairs} derivative realisations cannot be split in two halves; use 4 or more.")
+    precision, rng, out = given.precision(), np.random.default_rng(seed), []
+    for _ in range(splits):
+        halves = np.array_split(rng.permutation(given.pairs), 2)
+        for a, b in (halves, halves[::-1]):
+            A, B = given.derivatives[a].mean(0), given.derivatives[b].mean(0)
+            M, S = B @ precision @ A.T, A @ precision @ A.T
+            out.append((M @ inverse(S, "The Fisher matrix of half A") @ M.T, B @ precision @ B.T))
+    return out
 
 
 def geometric_mean(A, B):
@@ -242,21 +221,56 @@ def geometric_mean(A, B):
     return (L @ vectors * np.sqrt(eigenvalues)) @ (L @ vectors).T
 
 
-def _information(derivatives, precision):
-    mean = derivatives.mean(0)
-    return mean @ precision @ mean.T
+def inverse(C, what):
+    """C^-1 of a symmetric positive matrix, (m, m), inverted in units in which its diagonal is one.
+
+    Parameters
+    ----------
+    what : its name, for messages.
+    """
+    units, scale = correlation(C, what), np.sqrt(np.diagonal(C))
+    eigenvalues, vectors = np.linalg.eigh((units + units.T) / 2)
+    condition = eigenvalues[-1] / eigenvalues[0] if eigenvalues[0] > 0 else np.inf
+    if condition > CONDITION_REFUSED:
+        raise ValueError(
+            f"{what} cannot be inverted: in correlation units its eigenvalues run from {eigenvalues[0]:.1e} to "
+            f"{eigenvalues[-1]:.1e}, a condition number of {condition:.1e}, and {CONDITION_REFUSED:.0e} is allowed; "
+            "leave out numbers that repeat others, hold parameters fixed, or use more simulations."
+        )
+    if condition > CONDITION_WARNED:
+        warnings.warn(f"{what} is ill-conditioned: {condition:.1e} in correlation units.", stacklevel=3)
+    return (vectors / eigenvalues) @ vectors.T / np.outer(scale, scale)
 
 
-def _compressed_and_plain(given, splits, seed):
-    """[(F_c, uncorrected F of half B)] for each division, both ways round."""
-    if given.pairs < 4:
-        raise ValueError(f"{given.pairs} derivative realisations cannot be split in two halves; use 4 or more.")
-    precision, rng, out = given.precision(), np.random.default_rng(seed), []
-    for _ in range(splits):
-        order = rng.permutation(given.pairs)
-        halves = np.array_split(order, 2)
-        for a, b in (halves, halves[::-1]):
-            A, B = given.derivatives[a].mean(0), given.derivatives[b].mean(0)
-            M, S = B @ precision @ A.T, A @ precision @ A.T
-            out.append((M @ inverse(S, "The Fisher matrix of half A") @ M.T, B @ precision @ B.T))
-    return out
+def correlation(C, what="the matrix"):
+    """C in units in which its diagonal is one."""
+    diagonal = np.diagonal(C)
+    if not (np.isfinite(C).all() and (diagonal > 0).all()):
+        bad = np.flatnonzero(~(np.isfinite(C).all(0) & (diagonal > 0)))
+        raise ValueError(
+            f"{what} has no positive diagonal at {bad.tolist()} of its {len(C)} numbers; leave these out, hold "
+            "parameters fixed, or use more simulations."
+        )
+    scale = np.sqrt(diagonal)
+    return C / np.outer(scale, scale)
+
+
+def marginalised(F, free=None):
+    """(R, P) errors of many Fisher matrices, (R, P, P), inf where F is not positive; 0 for what is not `free`.
+
+    For resamples and subsets, some of which may hold more noise than signal: infinite is then the honest answer.
+
+    Parameters
+    ----------
+    free : from `free_parameters`; default all.
+    """
+    free = np.arange(len(F[0])) if free is None else free
+    errors, F = np.zeros(F.shape[:2]), F[:, free][:, :, free]
+    scale = np.sqrt(np.abs(np.diagonal(F, axis1=1, axis2=2)))
+    eigenvalues, vectors = np.linalg.eigh(F / (scale[:, :, None] * scale[:, None]))
+    positive = eigenvalues[:, 0] > len(F[0]) / CONDITION_REFUSED
+    variance = np.einsum("rij,rj->ri", vectors[positive] ** 2, 1 / eigenvalues[positive])
+    among = np.full(scale.shape, np.inf)
+    among[positive] = np.sqrt(variance) / scale[positive]
+    errors[:, free] = among
+    return errors

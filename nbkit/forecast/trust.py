@@ -1,17 +1,24 @@
-"""Can a forecast be believed? More and fewer simulations, disjoint halves, Gaussianity of the data, and a verdict."""
+"""Can a forecast be believed? More and fewer simulations, halves of them, Gaussian data, half the step; a verdict."""
 
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from scipy import stats
 
-from nbkit.forecast.covariance import LEAST_HARTLAP, errors_of, inverse
-from nbkit.forecast.fisher import ESTIMATORS, free_parameters, standard
+from nbkit.forecast import UNMARKED, common_seeds, ingredients
+from nbkit.forecast.fisher import ESTIMATORS, LEAST_HARTLAP, Ingredients, inverse, marginalised, standard
+from nbkit.mesh.spectra import marked_field, spectra
+from nbkit.universe.cosmology import FIDUCIAL, STEPS
+from nbkit.universe.farm import farm
+from nbkit.universe.suite import Preset
 
 # Differences of sigma that still count as converged.
 ALLOWED = {"bracket": 0.10, "fiducial": 0.10, "halves": 0.10, "step": 0.05}
 # Mardia's excess above which the data vector has tails that a Gaussian has not.
 TAILS = 3.0
+# Cells to simulate that take about as long as starting worker processes.
+WORTH_A_CLUSTER = 1e6
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,32 +35,40 @@ class Convergence:
     sigma: dict
 
 
-def against_pairs(given, counts=None, repeats=10, seed=0, fixed=()):
+def against_pairs(given, repeats=10, seed=0):
     """Convergence of every estimator with the number of derivative realisations; subsets are drawn at random."""
-    counts = _counts(given.pairs, least=8) if counts is None else np.asarray(counts)
     rng = np.random.default_rng(seed)
-    return _convergence(
-        counts, repeats, fixed, given.names, lambda n: given.subset(pairs=rng.permutation(given.pairs)[:n])
-    )
+    return _convergence(given.pairs, 8, repeats, lambda n: given.subset(pairs=rng.permutation(given.pairs)[:n]))
 
 
-def against_fiducial(given, counts=None, repeats=10, seed=0, fixed=()):
+def against_fiducial(given, repeats=10, seed=0):
     """Convergence of every estimator with the number of fiducial simulations."""
-    least = int(np.ceil(2 * (given.n_d + 2) / (1 - LEAST_HARTLAP)))
-    counts = _counts(given.n_s, least) if counts is None else np.asarray(counts)
-    rng = np.random.default_rng(seed)
-    return _convergence(
-        counts, repeats, fixed, given.names, lambda n: given.subset(fiducial=rng.permutation(given.n_s)[:n])
-    )
+    rng, least = np.random.default_rng(seed), int(np.ceil(2 * (given.n_d + 2) / (1 - LEAST_HARTLAP)))
+    return _convergence(given.n_s, least, repeats, lambda n: given.subset(fiducial=rng.permutation(given.n_s)[:n]))
 
 
-def half_splits(given, splits=20, seed=0, fixed=()):
+def _convergence(most, least, repeats, subset):
+    counts = np.unique(np.geomspace(min(least, most), most, 6).round().astype(int))
+    parts = [[subset(n) for _ in range(repeats)] for n in counts]
+    sigma = {
+        name: np.array([_sigmas([estimate(part) for part in same]) for same in parts])
+        for name, estimate in ESTIMATORS.items()
+    }
+    return Convergence(counts, sigma)
+
+
+def half_splits(given, splits=20, seed=0):
     """(splits, 2, P) sigma (corrected standard) of disjoint halves of all simulations."""
-    rng, F = np.random.default_rng(seed), []
+    rng, found = np.random.default_rng(seed), []
     for _ in range(splits):
         halves = zip(*(np.array_split(rng.permutation(n), 2) for n in (given.n_s, given.pairs)), strict=True)
-        F += [standard(given.subset(*half)).F for half in halves]
-    return _errors(F, given.names, fixed).reshape(splits, 2, -1)
+        found += [standard(given.subset(*half)) for half in halves]
+    return _sigmas(found).reshape(splits, 2, -1)
+
+
+def _sigmas(matrices):
+    """(R, P) errors of some FisherMatrix."""
+    return marginalised(np.stack([each.F for each in matrices]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +108,66 @@ def gaussianity(given):
     return Gaussianity(stats.skew(x), stats.kurtosis(x), scatter, chi2, expected, p_value, float(tails))
 
 
-def verdict(label, given, of, step=None, fixed=(), seed=0):
+def half_steps(preset, marks, seeds, client=None, progress=True):
+    """{label: (N, P, 3, b)} derivatives of P_dd, P_dm, P_mm of single realisations, with half of Quijote's steps.
+
+    Parameters
+    ----------
+    preset : a Preset with a simulator of its own.
+    marks : {label: mark}.
+    seeds : N of those of the derivative sets, to be compared realisation by realisation.
+    client, progress : see `nbkit.universe.farm.farm`.
+    """
+    seeds = [int(seed) for seed in seeds]
+    calls = {(s, i, sign): (i, sign, s) for s in seeds for i in range(len(STEPS)) for sign in (1, -1)}
+    power = {}
+    one, cells = _Spectra(preset, tuple(marks.values())), preset.grid.n**3
+    if client is None and cells * len(calls) < WORTH_A_CLUSTER:
+        power.update((key, one(*call)) for key, call in calls.items())
+    else:
+        farm(one, calls, power.update, min(max(1, 2**17 // cells), 4), client, progress)
+    pairs = [[(power[s, i, 1] - power[s, i, -1]) / STEPS[i] for i in range(len(STEPS))] for s in seeds]
+    return dict(zip(marks, np.moveaxis(np.array(pairs, np.float64), 2, 0), strict=True))
+
+
+def step_change(power, halved, label, seeds, kmax=None):
+    """(P,) relative change of sigma when the step is halved.
+
+    Central differences err by the square of the step, so three quarters of that error are gone at half of it. Only the
+    seeds given were simulated anew: their mean change is added to the derivatives of all.
+
+    Parameters
+    ----------
+    power, label, kmax : as for `nbkit.forecast.ingredients`.
+    halved : from `half_steps`.
+    seeds : those that `half_steps` was given.
+    """
+    given = ingredients(power, label, kmax)
+    rows = np.isin(common_seeds(power), seeds)
+    new = next(iter(halved.values()))[:, :, :1] if label == UNMARKED else halved[label]
+    N, P, spectra_of_one, _ = new.shape
+    new = new[..., : given.n_d // spectra_of_one].reshape(N, P, given.n_d)
+    moved = given.derivatives + (new.mean(0) - given.derivatives[rows].mean(0))
+    return standard(Ingredients(given.fiducial, moved)).sigma() / standard(given).sigma() - 1
+
+
+@dataclass(frozen=True)
+class _Spectra:
+    """i, sign, seed -> (marks, 3, b) spectra of the universe half a step from the fiducial one; for any process."""
+
+    preset: Preset
+    marks: tuple
+
+    @torch.no_grad()
+    def __call__(self, i, sign, seed):
+        theta = FIDUCIAL.copy()
+        theta[i] += sign * STEPS[i] / 2
+        delta, grid = self.preset.simulator(theta, seed), self.preset.grid
+        fields = (marked_field(mark(delta, grid), delta) for mark in self.marks)
+        return np.stack([torch.stack(spectra(delta, field, grid=grid)[1:4]).numpy() for field in fields])
+
+
+def verdict(label, given, of, step=None, seed=0):
     """(converged, sentence): is sigma of these parameters known, and if not, by how much is it not.
 
     More simulations settle convergence; whether data with heavy tails may be taken for Gaussian is another question,
@@ -109,7 +183,7 @@ def verdict(label, given, of, step=None, fixed=(), seed=0):
     kept = [given.names.index(name) for name in of]
     # Noise may leave an F that is not positive: sigma is then infinite, and what is compared with it without bound.
     with np.errstate(invalid="ignore"):
-        off = _changes(given, kept, fixed, seed)
+        off = _changes(given, kept, seed)
     off |= {} if step is None else {"step": np.abs(np.asarray(step)[kept])}
     said = {
         "bracket": "standard and compressed estimators are {} apart",
@@ -126,16 +200,16 @@ def verdict(label, given, of, step=None, fixed=(), seed=0):
     return not bad, f"{label}, {' and '.join(of)}: {'not converged' if bad else 'converged'}: {words}.{beware}"
 
 
-def _changes(given, kept, fixed, seed):
+def _changes(given, kept, seed):
     """{check: relative change of sigma of the parameters kept}."""
-    F = [ESTIMATORS[name](given).F for name in ("standard", "corrected", "compressed")]
-    plain, corrected, compressed = _errors(F, given.names, fixed)[:, kept]
+    estimates = [ESTIMATORS[name](given) for name in ("standard", "corrected", "compressed")]
+    plain, corrected, compressed = _sigmas(estimates)[:, kept]
     rng = np.random.default_rng(seed)
-    fewer = [standard(given.subset(rng.permutation(given.n_s)[: given.n_s // 2])).F for _ in range(20)]
-    halves = half_splits(given, seed=seed, fixed=fixed)[:, :, kept]
+    fewer = [standard(given.subset(rng.permutation(given.n_s)[: given.n_s // 2])) for _ in range(20)]
+    halves = half_splits(given, seed=seed)[:, :, kept]
     return {
         "bracket": compressed / plain - 1,
-        "fiducial": np.abs(np.median(_errors(fewer, given.names, fixed)[:, kept], axis=0) / corrected - 1),
+        "fiducial": np.abs(np.median(_sigmas(fewer)[:, kept], axis=0) / corrected - 1),
         # The difference of two halves scatters twice as much as the whole.
         "halves": np.sqrt(np.mean(np.log(halves[:, 0] / halves[:, 1]) ** 2, axis=0)) / 2,
     }
@@ -143,28 +217,3 @@ def _changes(given, kept, fixed, seed):
 
 def _percent(x):
     return f"{x:.0%}" if np.isfinite(x) else "without bound"
-
-
-def _counts(most, least):
-    return np.unique(np.geomspace(min(least, most), most, 6).round().astype(int))
-
-
-def _convergence(counts, repeats, fixed, names, subset):
-    sigma = {name: [] for name in ESTIMATORS}
-    for n in counts:
-        F = {name: [] for name in ESTIMATORS}
-        for _ in range(repeats):
-            some = subset(n)
-            for name, estimate in ESTIMATORS.items():
-                F[name].append(estimate(some).F)
-        for name in ESTIMATORS:
-            sigma[name].append(_errors(F[name], names, fixed))
-    return Convergence(np.asarray(counts), {name: np.array(each) for name, each in sigma.items()})
-
-
-def _errors(F, names, fixed):
-    free = free_parameters(names, fixed)
-    F = np.stack(F)
-    out = np.zeros(F.shape[:2])
-    out[:, free] = errors_of(F[:, free][:, :, free])
-    return out

@@ -2,18 +2,16 @@
 
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch.nn.functional import softplus
 
-from nbkit.forecast.bootstrap import resampled, resamples
-from nbkit.forecast.fisher import ingredients
+from nbkit.forecast import forecast
 from nbkit.mark import identity
 from nbkit.mark.invariants import mlp_inputs
-from nbkit.mark.learned import LearnedMark, load_mark
-from nbkit.measure.bundled import archived
+from nbkit.mark.learned import LearnedMark
+from nbkit.measure.bundled import Bundle
 from nbkit.mesh.grid import Grid
 from nbkit.train import load
 from nbkit.universe.suite import suite
@@ -76,8 +74,7 @@ def anatomy(mark, delta, grid):
 
 def trained_mark(run, preset=None):
     """The LearnedMark of a run, or of a .safetensors file of its own, if there is something in it to look at."""
-    from_file = str(run).endswith(".safetensors")
-    mark = load_mark(Path(run).expanduser()).requires_grad_(False) if from_file else load(run, preset).mark
+    mark = load(run, preset).mark
     if not isinstance(mark, LearnedMark):
         raise ValueError(f"{run} holds {mark}, which has no terms to look at; choose a run that trained a LearnedMark.")
     if not (mark.responses.v.any() or (mark.responses.crossed and mark.responses.cross_v.any())):
@@ -117,9 +114,9 @@ def term_means(mark, simulations):
 
 def suite_means(mark, preset, data_root=None):
     """`term_means` over the fiducial set of a preset: at once where they come with the kit, else on its suite."""
-    archive = None if data_root else archived(preset)
-    if archive is not None and identity(mark) in archive.means:
-        return archive.means[identity(mark)]
+    bundle = None if data_root else Bundle.of(preset, ("fiducial",))
+    if bundle is not None and identity(mark) in bundle.means:
+        return bundle.means[identity(mark)]
     return term_means(mark, suite(preset, sets=("fiducial",), data_root=data_root)["fiducial"])
 
 
@@ -140,14 +137,11 @@ def error_growth(power, labels, kmax=0.3, count=200):
 
     Parameters
     ----------
-    power : {set: Measured} for the sets around the fiducial point, measured with the labels and "all".
+    power : {set: Measurement} for the sets around the fiducial point, measured with the labels and "all".
     count : resamples of the simulations behind the 95 % intervals; the same for all labels.
     """
-    power = centre(power)
-    each = {label: ingredients(power, label, kmax) for label in ("all", *labels)}
-    weights = resamples(each["all"].n_s, each["all"].pairs, count)
-    forecasts = {label: resampled(data, weights) for label, data in each.items()}
-    return {label: forecasts["all"].ratio(forecasts[label]) for label in labels}
+    forecasts = forecast(centre(power), kmax, ("all", *labels), count=count)
+    return {label: forecasts[label] / forecasts["all"] for label in labels}
 
 
 def centre(power):
@@ -164,7 +158,7 @@ def centre(power):
         for label, m in means.items():
             P_dm, P_mm = each.marked[label][:, 0] / m, each.marked[label][:, 1] / m**2
             marked[label] = np.stack([P_dm - each.P_dd, P_mm - 2 * P_dm + each.P_dd], axis=1)
-        return replace(each, marked=marked)
+        return replace(each, marked=marked, identities={})
 
     return {name: of_set(each) for name, each in power.items()}
 

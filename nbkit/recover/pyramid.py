@@ -1,17 +1,17 @@
-"""The symmetric-pyramid regressor of table 4, many at once: one row of weights a model, one `bmm` a layer."""
+"""The symmetric-pyramid regressor of table 4, many at once: a row of weights a model, under `torch.func.vmap`."""
 
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 
 import torch
-from torch.nn.functional import gelu, layer_norm
+from torch import nn
+from torch.func import functional_call, vmap
 
 from nbkit.mesh.threads import generator
 
 # First words of the seeds of what is random here; see `nbkit.train.data`.
 START, EPOCH = 10, 11
-BETAS, ADAM_EPS = (0.9, 0.999), 1e-8
 
 
 @dataclass(frozen=True)
@@ -51,68 +51,57 @@ class RegressionRecipe:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be a whole number of at least 1.")
 
 
-class Pyramid:
-    """Shape of the network: (Lin LN GELU Drop) of widths B 2B 4B 4B 2B B, and a Lin to the parameters."""
+class Pyramid(nn.Module):
+    """(Lin LN GELU Drop) of widths B 2B 4B 4B 2B B, and a Lin to the parameters."""
 
     def __init__(self, inputs, outputs=5):
+        super().__init__()
         B = inputs
-        widths = (B, B, 2 * B, 4 * B, 4 * B, 2 * B, B, outputs)
-        self.layers = list(pairwise(widths))
-        self.sizes = [size for a, b in self.layers for size in (a * b, b, b, b)][:-2]  # the last layer has no LN
-        self.hidden = widths[1:-1]
+        self.widths = (B, 2 * B, 4 * B, 4 * B, 2 * B, B)
+        self.hidden = nn.ModuleList(
+            nn.Sequential(nn.Linear(a, b), nn.LayerNorm(b), nn.GELU()) for a, b in pairwise((B, *self.widths))
+        )
+        self.last = nn.Linear(B, outputs)
 
-    def start(self, draw, dtype=torch.float32):
-        """A row (p,) of weights as torch starts them: uniform within 1 / sqrt(inputs), gains 1, their offsets 0."""
-        parts = []
-        for a, b in self.layers:
-            uniform = (2 * torch.rand(a * b + b, generator=draw, dtype=torch.float64) - 1) / a**0.5
-            parts += [uniform, torch.ones(b), torch.zeros(b)]
-        return torch.cat(parts[:-2]).to(dtype)
-
-    def __call__(self, weights, x, kept=None):
-        """Outputs (m, batch, outputs) of m models.
+    def forward(self, x, kept=None):
+        """Outputs (batch, outputs) for x (batch, B).
 
         Parameters
         ----------
-        weights : (m, p), a row a model.
-        x : (m, batch, B) inputs.
         kept : masks (batch, width) of the hidden layers, 0 or 1 / (1 - dropout); None to leave nothing out.
         """
-        parts = iter(weights.split(self.sizes, dim=1))
-        for i, (a, b) in enumerate(self.layers):
-            W, c = next(parts).view(-1, a, b), next(parts)[:, None]
-            x = torch.baddbmm(c, x, W)
-            if i < len(self.hidden):
-                gain, offset = next(parts)[:, None], next(parts)[:, None]
-                x = gelu(torch.addcmul(offset, layer_norm(x, (b,)), gain))
-                x = x if kept is None else x * kept[i]
-        return x
+        for i, layer in enumerate(self.hidden):
+            x = layer(x) if kept is None else layer(x) * kept[i]
+        return self.last(x)
+
+    def start(self, draw):
+        """Weights as torch starts them: uniform within 1 / sqrt(inputs), gains 1 and their offsets 0; drawn anew."""
+        with torch.no_grad():
+            for layer in self.modules():
+                if isinstance(layer, nn.Linear):
+                    a, b = layer.in_features, layer.out_features
+                    uniform = (2 * torch.rand(a * b + b, generator=draw, dtype=torch.float64) - 1) / a**0.5
+                    layer.weight.copy_(uniform[: a * b].view(a, b).T)
+                    layer.bias.copy_(uniform[a * b :])
+        return self
+
+    def stacked(self, weights, x, kept=None):
+        """Outputs (m, batch, outputs) of m models for x (m, batch, B).
+
+        Parameters
+        ----------
+        weights : (m, p), a row a model, in the order of `parameters()`.
+        kept : as for the call, the same for all models.
+        """
+        own = dict(self.named_parameters())
+        parts = weights.split([each.numel() for each in own.values()], dim=1)
+        each = {name: part.view(-1, *own[name].shape) for name, part in zip(own, parts, strict=True)}
+        return vmap(lambda weights, x: functional_call(self, weights, (x, kept)))(each, x)
 
 
 def log_mse(predicted, theta, eps):
     """sum_d log(MSE_d + eps) of each model, shape (m,); both (m, n, d)."""
     return ((predicted - theta).square().mean(1) + eps).log().sum(-1)
-
-
-class _AdamW:
-    """torch's AdamW on rows of weights, each with a learning rate of its own."""
-
-    def __init__(self, weights, recipe):
-        self.decay, self.steps = recipe.weight_decay, 0
-        self.mean, self.square = torch.zeros_like(weights), torch.zeros_like(weights)
-
-    def step(self, weights, gradient, rate):
-        """Move the weights (m, p) in place along their gradient, at rate (m, 1)."""
-        self.steps += 1
-        c = (1 - BETAS[1] ** self.steps) ** 0.5
-        self.mean.lerp_(gradient, 1 - BETAS[0])
-        self.square.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
-        change = self.mean / self.square.sqrt().add_(ADAM_EPS * c)
-        weights.mul_(1 - rate * self.decay).sub_(change.mul_(rate * c / (1 - BETAS[0] ** self.steps)))
-
-    def keep(self, rows):
-        """Go on with some of the models."""
-        self.mean, self.square = self.mean[rows], self.square[rows]
 
 
 def fitted(x, theta, splits, recipe=None, seed=0, at_once=64):
@@ -145,21 +134,23 @@ def _stack(x, theta, train, held, recipe, seed, number):
     """As `fitted`, for one split, the `number`-th, and inputs that are trained as one stack."""
     mean, scatter = x[:, train].mean(1, keepdim=True), x[:, train].std(1, keepdim=True)
     x = (x - mean) / torch.where(scatter > 1e-6, scatter, 1)  # what never varies, like r = 1 of M = 1, must stay 0
-    pyramid = Pyramid(x.shape[-1], theta.shape[-1])
-    weights = pyramid.start(generator(seed, START, number), x.dtype).to(x.device).repeat(len(x), 1)
-    alive, adam = torch.arange(len(x), device=x.device), _AdamW(weights, recipe)
-    best, loss, ended = weights.clone(), x.new_full((len(x),), inf), torch.zeros_like(alive)
+    pyramid = Pyramid(x.shape[-1], theta.shape[-1]).to(x).start(generator(seed, START, number))
+    row = nn.utils.parameters_to_vector(pyramid.parameters()).detach()
+    weights, alive = nn.Parameter(row.repeat(len(x), 1)), torch.arange(len(x), device=x.device)
+    adam = torch.optim.AdamW([weights], recipe.learning_rate, weight_decay=recipe.weight_decay)
+    best, loss, ended = weights.detach().clone(), x.new_full((len(x),), inf), torch.zeros_like(alive)
     factor, plateau, stale = torch.ones_like(loss), torch.zeros_like(alive), torch.zeros_like(alive)
     for epoch in range(recipe.epochs):
-        rate = (recipe.learning_rate * factor[alive]).clamp(min=recipe.floor)[:, None]
-        for places, kept in _steps(generator(seed, EPOCH, number, epoch), pyramid, len(train), recipe):
+        share = factor[alive].clamp(min=recipe.floor / recipe.learning_rate)[:, None]
+        for places, kept in _steps(generator(seed, EPOCH, number, epoch), pyramid.widths, len(train), recipe):
             rows, kept = train[places], [mask.to(x) for mask in kept]
-            predicted = pyramid(weights.requires_grad_(), x[alive[:, None], rows], kept)
-            (gradient,) = torch.autograd.grad(log_mse(predicted, theta[rows], recipe.eps).sum(), weights)
-            adam.step(weights.detach_(), gradient, rate)
-        value = log_mse(pyramid(weights, x[alive[:, None], held]), theta[held], recipe.eps)
+            predicted = pyramid.stacked(weights, x[alive[:, None], rows], kept)
+            (weights.grad,) = torch.autograd.grad(log_mse(predicted, theta[rows], recipe.eps).sum(), weights)
+            _step(adam, weights, share)
+        with torch.no_grad():
+            value = log_mse(pyramid.stacked(weights, x[alive[:, None], held]), theta[held], recipe.eps)
         better = value < loss[alive] - recipe.min_delta
-        best[alive[better]], loss[alive[better]] = weights[better], value[better]
+        best[alive[better]], loss[alive[better]] = weights.detach()[better], value[better]
         stale[alive] = torch.where(better, 0, stale[alive] + 1)
         plateau[alive] = torch.where(better, 0, plateau[alive] + 1)
         late = plateau > recipe.plateau_patience
@@ -167,17 +158,36 @@ def _stack(x, theta, train, held, recipe, seed, number):
         ended[alive] = epoch + 1
         going = stale[alive] < recipe.patience
         if not going.all():
-            alive, weights = alive[going], weights[going]
-            adam.keep(going)
+            alive, weights = alive[going], _go_on(adam, weights, going)
         if not len(alive):
             break
-    return pyramid(best, x), loss, ended
+    with torch.no_grad():
+        return pyramid.stacked(best, x), loss, ended
 
 
-def _steps(draw, pyramid, count, recipe):
+@torch.no_grad()
+def _step(adam, weights, share):
+    """A step of AdamW for weights (m, p), of which each model takes its share (m, 1): that of its rate in the first."""
+    if (share == 1).all():
+        adam.step()
+    else:
+        before = weights.clone()
+        adam.step()
+        weights.copy_(before.lerp_(weights, share))
+
+
+def _go_on(adam, weights, rows):
+    """The weights of some of the models, of which the optimiser keeps what it knows."""
+    some, known = nn.Parameter(weights.detach()[rows]), adam.state.pop(weights)
+    adam.state[some] = {name: part[rows] if part.dim() else part for name, part in known.items()}
+    adam.param_groups[0]["params"] = [some]
+    return some
+
+
+def _steps(draw, widths, count, recipe):
     """Steps of one epoch: places of a batch among `count` training rows, and its dropout masks, one a hidden layer."""
     steps, kept = max(1, count // recipe.batch), 1 - recipe.dropout
     batch = count // steps  # evened out, so that at most `steps - 1` rows sit out an epoch
     for places in torch.randperm(count, generator=draw)[: steps * batch].split(batch):
-        drawn = torch.rand(batch, sum(pyramid.hidden), generator=draw)
-        yield places, ((drawn < kept) / kept).split(pyramid.hidden, dim=1)
+        drawn = torch.rand(batch, sum(widths), generator=draw)
+        yield places, ((drawn < kept) / kept).split(widths, dim=1)

@@ -12,7 +12,7 @@ import torch
 
 from nbkit.mesh.spectra import marked_summary, unmarked_summary
 from nbkit.mesh.threads import generator
-from nbkit.recover.pyramid import RegressionRecipe, fitted
+from nbkit.recover.pyramid import fitted
 from nbkit.universe.cosmology import PARAMETERS, PRIOR_LATIN_HYPERCUBE
 
 FOLDS = 5
@@ -21,6 +21,8 @@ FEWEST = 50  # simulations: below, the folds hold too few to train, validate and
 LEVEL = 0.95  # of intervals
 RESAMPLED = 2000  # bootstrap draws behind an interval
 FOLD, SUBSET = 12, 13  # first words of seeds, see `nbkit.train.data`
+# Units of the errors: middle and scatter of the uniform prior of the simulations that are tested on.
+MIDDLE, SCATTER = PRIOR_LATIN_HYPERCUBE.mean(1), np.ptp(PRIOR_LATIN_HYPERCUBE, axis=1) / 12**0.5
 
 
 def features(spectra):
@@ -32,11 +34,6 @@ def features(spectra):
 def unmarked(P_dd):
     """Spectra (N, 3, b) of M = 1: through them a regressor of the same width sees P_dd (N, b) and nothing else."""
     return np.repeat(np.asarray(P_dd)[:, None], 3, axis=1)
-
-
-def spectra_by_mark(measured, unmarked_label="P_dd alone"):
-    """{label: (N, 3, b)} of a `Measurement`, with P_dd alone in front."""
-    return {unmarked_label: unmarked(measured.P_dd)} | {label: measured[label] for label in measured.labels}
 
 
 def checked_kmax(run, kmax):
@@ -61,7 +58,6 @@ class Recovery:
     val_loss : (marks,) mean over repeats and folds of the best validation loss: to choose a mark without its test.
     epochs : (marks,) mean length of the trainings.
     train : simulations a regressor was trained on.
-    prior : (5, 2) that sets the units of the errors.
     seed : of the resampling.
     """
 
@@ -71,15 +67,13 @@ class Recovery:
     val_loss: np.ndarray
     epochs: np.ndarray
     train: int
-    prior: np.ndarray
     seed: int
 
     def squared_error(self, label):
         """(repeats, N, 5), over the variance of the prior."""
         if label not in self.labels:
             raise KeyError(f"{label!r} is not among the marks {', '.join(self.labels)}.")
-        width = self.prior[:, 1] - self.prior[:, 0]
-        return 12 * ((self.predicted[self.labels.index(label)] - self.theta) / width) ** 2
+        return ((self.predicted[self.labels.index(label)] - self.theta) / SCATTER) ** 2
 
     def mse(self, label):
         """(3, 5): the mean squared error of each parameter and its 95 % interval, low and high."""
@@ -110,7 +104,7 @@ class Recovery:
         return [rng.multinomial(n, np.full(n, 1 / n), RESAMPLED) / n for n in self.predicted.shape[2:0:-1]]
 
 
-def recovery(spectra, theta, repeats=1, train=None, prior=PRIOR_LATIN_HYPERCUBE, recipe=None, seed=0, device="cpu"):
+def recovery(spectra, theta, repeats=1, train=None, recipe=None, seed=0):
     """Every simulation predicted by regressors that never saw it, for every mark: five-fold splits, repeated.
 
     In each fold a fifth of the simulations are the test, 15 % stop the training, the rest train. Splits, first weights,
@@ -122,45 +116,38 @@ def recovery(spectra, theta, repeats=1, train=None, prior=PRIOR_LATIN_HYPERCUBE,
     theta : (N, 5).
     repeats : times the simulations are dealt into folds anew, with new weights.
     train : most simulations to train on, for learning curves; default all that a fold leaves.
-    prior : (5, 2) the simulations were drawn from.
     recipe : a RegressionRecipe.
     """
     x, theta = _inputs(spectra), np.asarray(theta, np.float64)
-    count = len(theta)
-    splits = [split for repeat in range(repeats) for split in folds(count, train, seed, repeat)]
-    predicted, loss, epochs = _fitted(x, theta, splits, prior, recipe, seed, device)
-    tested = np.empty((len(x), repeats, count, 5))
+    splits = [split for repeat in range(repeats) for split in folds(len(theta), train, seed, repeat)]
+    predicted, *scores = _fitted(x, theta, splits, recipe, seed)
+    tested = np.empty((len(x), repeats, *theta.shape))
     for number, (_, _, test) in enumerate(splits):
         tested[:, number // FOLDS, test] = predicted[:, number, test]
-    return Recovery(tuple(spectra), theta, tested, loss, epochs, len(splits[0][0]), np.asarray(prior), seed)
+    return Recovery(tuple(spectra), theta, tested, *scores, len(splits[0][0]), seed)
 
 
-def recovery_elsewhere(
-    spectra, theta, test_spectra, test_theta, train=None, repeats=1, prior=PRIOR_LATIN_HYPERCUBE, recipe=None, seed=0,
-    device="cpu",
-):  # fmt: skip
+def recovery_elsewhere(training, test, train=None, repeats=1, recipe=None, seed=0):
     """As `recovery`, trained and validated on one set of simulations and tested on all of another.
 
     Parameters
     ----------
-    spectra, theta : of the set to train on; `train` of them, and 15 % of the set to validate.
-    test_spectra, test_theta : of the set to test on, for the same marks.
-    prior : (5, 2), of the set to test on.
+    training : (spectra, theta) of the set to train on; `train` of them, and 15 % of the set to validate.
+    test : (spectra, theta) of the set to test on, for the same marks.
     """
-    if tuple(spectra) != tuple(test_spectra):
-        raise ValueError("spectra and test_spectra have different marks; measure the same marks of both sets.")
+    (spectra, theta), (others, truth) = training, test
+    if tuple(spectra) != tuple(others):
+        raise ValueError("training and test have different marks; measure the same marks of both sets.")
     count = len(theta)
     _refuse_few(count)
-    x = torch.cat([_inputs(spectra), _inputs(test_spectra)], dim=1)
-    theta, held = np.concatenate([theta, test_theta]), round(VALIDATION * count)
+    x, theta = torch.cat([_inputs(spectra), _inputs(others)], dim=1), np.concatenate([theta, truth])
+    held, splits = round(VALIDATION * count), []
     most = _checked_train(train, count - held)
-    splits = []
     for repeat in range(repeats):
         order = torch.randperm(count, generator=generator(seed, SUBSET, repeat))
         splits.append((order[held : held + most], order[:held], None))
-    predicted, loss, epochs = _fitted(x, theta, splits, prior, recipe, seed, device)
-    tested = predicted[:, :, count:]
-    return Recovery(tuple(spectra), theta[count:], tested, loss, epochs, most, np.asarray(prior), seed)
+    predicted, *scores = _fitted(x, theta, splits, recipe, seed)
+    return Recovery(tuple(spectra), theta[count:], predicted[:, :, count:], *scores, most, seed)
 
 
 def folds(count, train=None, seed=0, repeat=0):
@@ -176,15 +163,11 @@ def folds(count, train=None, seed=0, repeat=0):
     return found
 
 
-def _fitted(x, theta, splits, prior, recipe, seed, device):
+def _fitted(x, theta, splits, recipe, seed):
     """`pyramid.fitted` with theta in units of the prior on the way in and back in its own on the way out."""
-    prior = np.asarray(prior)
-    middle, scatter = prior.mean(1), (prior[:, 1] - prior[:, 0]) / 12**0.5
-    target = torch.from_numpy((theta - middle) / scatter).to(device, x.dtype)
-    rows = [(train.to(device), held.to(device)) for train, held, _ in splits]
-    predicted, loss, epochs = fitted(x.to(device), target, rows, recipe or RegressionRecipe(), seed)
-    predicted = middle + scatter * predicted.double().cpu().numpy()
-    return predicted, loss.double().mean(1).cpu().numpy(), epochs.double().mean(1).cpu().numpy()
+    target, rows = torch.from_numpy((theta - MIDDLE) / SCATTER).to(x.dtype), [split[:2] for split in splits]
+    predicted, *scores = (part.double().numpy() for part in fitted(x, target, rows, recipe, seed))
+    return MIDDLE + SCATTER * predicted, *(score.mean(1) for score in scores)
 
 
 def _inputs(spectra):

@@ -8,17 +8,19 @@ import torch
 from CompressedFisher import gaussianFisher
 
 from nbkit import ClassicalMark, marked_field, spectra
-from nbkit.forecast.covariance import hartlap, inverse, weighted_hartlap
+from nbkit.forecast import UNMARKED, ingredients, unseen
+from nbkit.forecast.bootstrap import weighted_hartlap
 from nbkit.forecast.fisher import (
     ESTIMATORS,
-    UNMARKED,
     Ingredients,
     combined,
     compressed,
+    fisher_matrix,
     geometric_mean,
-    ingredients,
+    hartlap,
+    inverse,
+    noise_bias,
     standard,
-    unseen,
 )
 from nbkit.measure import Measurement
 from nbkit.universe.cosmology import FIDUCIAL, QUIJOTE_NAMES, STEPS
@@ -57,6 +59,23 @@ def test_linear_gaussian_model_in_closed_form(linear):
     raw = np.array([standard(model(60, 8, 1.0, seed), corrected=False).F for seed in range(200)])
     # n_d / N more on the diagonal: noise that looks like information.
     np.testing.assert_allclose(np.diagonal(raw.mean(0) - F), 12 / 8, rtol=0.35)
+
+
+def test_numpy_and_torch_share_the_algebra(linear):
+    """The training objective differentiates the very function that forecasts use."""
+    model, _ = linear
+    given = model(60, 8)
+    mean, P = given.derivatives.mean(0), given.precision()
+    noise = np.einsum("nia,ab,njb->ij", given.derivatives - mean, P, given.derivatives - mean) / (8 * 7)
+    for corrected in (True, False):
+        F = fisher_matrix(given.derivatives, P, corrected)
+        np.testing.assert_allclose(F, mean @ P @ mean.T - corrected * noise, rtol=1e-10, atol=1e-10 * np.abs(F).max())
+        tensors = torch.from_numpy(given.derivatives).requires_grad_(), torch.from_numpy(P)
+        again = fisher_matrix(*tensors, corrected)
+        np.testing.assert_allclose(again.detach().numpy(), F, rtol=1e-10, atol=1e-10 * np.abs(F).max())
+        again.trace().backward()
+        assert torch.isfinite(tensors[0].grad).all() and tensors[0].grad.abs().max() > 0
+    np.testing.assert_allclose(noise_bias(given.derivatives, P), standard(given).noise)
 
 
 def test_sigma_of_many_simulations_is_exact(linear):
@@ -154,8 +173,8 @@ def test_affine_mark_from_fields(lognormal):
             draws[name].append(rows[name])
     forecasts = []
     for vectors in map(np.array, draws.values()):
-        plus, minus = vectors[None, :, 1], vectors[None, :, 2]
-        forecasts.append(standard(Ingredients.from_pairs(vectors[:, 0], plus, minus, steps=[0.02], names=names)))
+        slope = (vectors[:, None, 1] - vectors[:, None, 2]) / 0.04
+        forecasts.append(standard(Ingredients(vectors[:, 0], slope, names)))
     np.testing.assert_allclose(forecasts[1].sigma(), forecasts[0].sigma(), rtol=1e-6)
     assert 0 < forecasts[0].sigma()[0] < 1
 

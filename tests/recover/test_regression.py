@@ -12,6 +12,7 @@ from torch import nn
 
 from nbkit.measure import Measurement
 from nbkit.mesh.threads import generator
+from nbkit.recover import spectra_by_mark
 from nbkit.recover.pyramid import START, Pyramid, RegressionRecipe, fitted, log_mse
 from nbkit.recover.regression import (
     Recovery,
@@ -20,28 +21,21 @@ from nbkit.recover.regression import (
     folds,
     recovery,
     recovery_elsewhere,
-    spectra_by_mark,
     unmarked,
 )
 from nbkit.universe.cosmology import PRIOR_LATIN_HYPERCUBE
 
 
-def plain_pyramid(inputs, row, dropout=0.1):
-    """Table 4 written with torch's own layers, holding one row of weights."""
+def plain_pyramid(start, dropout=0.1):
+    """Table 4 written with torch's own layers, holding the weights of a Pyramid."""
+    inputs = start.widths[0]
     widths, layers = [inputs, inputs, 2 * inputs, 4 * inputs, 4 * inputs, 2 * inputs, inputs], []
     for a, b in pairwise(widths):
         layers += [nn.Linear(a, b), nn.LayerNorm(b), nn.GELU(), nn.Dropout(dropout)]
-    model = nn.Sequential(*layers, nn.Linear(inputs, 5)).to(row.dtype)
-    parts = iter(row.split(Pyramid(inputs).sizes))
+    model = nn.Sequential(*layers, nn.Linear(inputs, 5)).to(start.last.weight.dtype)
     with torch.no_grad():
-        for layer in model:
-            if isinstance(layer, nn.Linear):
-                layer.weight.copy_(next(parts).view(layer.in_features, layer.out_features).T)
-                layer.bias.copy_(next(parts))
-            elif isinstance(layer, nn.LayerNorm):
-                layer.weight.copy_(next(parts))
-                layer.bias.copy_(next(parts))
-    assert next(parts, None) is None
+        for mine, its in zip(model.parameters(), start.parameters(), strict=True):
+            mine.copy_(its)
     return model
 
 
@@ -68,20 +62,33 @@ def toy_spectra(count, b=6, seed=0):
     }, theta
 
 
+def pyramid(inputs, seed=1):
+    return Pyramid(inputs).double().start(torch.Generator().manual_seed(seed))
+
+
 def test_pyramid_is_table_4():
-    row = Pyramid(7).start(torch.Generator().manual_seed(1), torch.float64)
-    model = plain_pyramid(7, row).eval()
+    one, other = pyramid(7), pyramid(7, seed=2)
+    model = plain_pyramid(one).eval()
     assert [layer.out_features for layer in model if isinstance(layer, nn.Linear)] == [7, 14, 28, 28, 14, 7, 5]
-    x = torch.randn(1, 20, 7, dtype=torch.float64)
-    torch.testing.assert_close(Pyramid(7)(row[None], x)[0], model(x[0]))
+    x = torch.randn(2, 20, 7, dtype=torch.float64)
+    torch.testing.assert_close(one(x[0]), model(x[0]))
+    rows = torch.stack([nn.utils.parameters_to_vector(each.parameters()) for each in (one, other)])
+    torch.testing.assert_close(one.stacked(rows, x), torch.stack([one(x[0]), other(x[1])]))
+
+
+def test_weights_start_as_those_of_torch():
+    """Uniform within 1 / sqrt(inputs), of weights and offsets; the same from the same seed."""
+    one, torchs = pyramid(50), nn.Linear(50, 50)
+    for mine, its in zip(one.hidden[0][0].parameters(), torchs.parameters(), strict=True):
+        assert mine.abs().max() < 50**-0.5
+        assert mine.std().item() == pytest.approx(its.std().item(), rel=0.2)
+    assert torch.equal(one.last.weight, pyramid(50).last.weight)
 
 
 def test_dropout_masks_follow_the_activation():
-    pyramid = Pyramid(4)
-    row = pyramid.start(torch.Generator().manual_seed(1))[None]
-    x = torch.randn(1, 3, 4)
-    none = [torch.zeros(3, width) for width in pyramid.hidden]
-    torch.testing.assert_close(pyramid(row, x, none)[0], row[:, -5:].expand(3, 5))
+    model, x = pyramid(4), torch.randn(3, 4, dtype=torch.float64)
+    none = [torch.zeros(3, width) for width in model.widths]
+    torch.testing.assert_close(model(x, none), model.last.bias.expand(3, 5))
 
 
 def test_training_is_that_of_plain_torch():
@@ -93,7 +100,7 @@ def test_training_is_that_of_plain_torch():
     for mark in range(3):
         seen = x[mark, train]
         mine = (x[mark] - seen.mean(0)) / seen.std(0)
-        model = plain_pyramid(6, Pyramid(6).start(generator(3, START, 0), torch.float64), 0.0)
+        model = plain_pyramid(Pyramid(6).double().start(generator(3, START, 0)), 0.0)
         adam = torch.optim.AdamW(model.parameters(), recipe.learning_rate, weight_decay=recipe.weight_decay)
         schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(
             adam, factor=0.5, patience=2, threshold=recipe.min_delta, threshold_mode="abs", min_lr=recipe.floor
@@ -178,7 +185,7 @@ def test_training_elsewhere_tests_on_all_of_the_other_set():
     spectra, theta = toy_spectra(200)
     test_spectra, test_theta = toy_spectra(60, seed=1)
     recipe = RegressionRecipe(learning_rate=5e-3, batch=32, epochs=40)
-    found = recovery_elsewhere(spectra, theta, test_spectra, test_theta, train=100, repeats=2, recipe=recipe)
+    found = recovery_elsewhere((spectra, theta), (test_spectra, test_theta), train=100, repeats=2, recipe=recipe)
     assert found.predicted.shape == (2, 2, 60, 5)
     assert found.train == 100
     np.testing.assert_array_equal(found.theta, test_theta)
@@ -192,7 +199,7 @@ def made_up(error, repeats=1, seed=0):
     predicted = theta + error[:, None].repeat(repeats, 1) * (high - low) / 12**0.5
     labels = tuple("abc"[: len(error)])
     zero = np.zeros(len(error))
-    return Recovery(labels, theta, predicted, zero, zero, 0, PRIOR_LATIN_HYPERCUBE, seed)
+    return Recovery(labels, theta, predicted, zero, zero, 0, seed)
 
 
 def test_guessing_the_middle_of_the_prior_gives_one():
@@ -200,7 +207,7 @@ def test_guessing_the_middle_of_the_prior_gives_one():
     low, high = PRIOR_LATIN_HYPERCUBE.T
     theta = low + rng.random((20_000, 5)) * (high - low)
     predicted = np.broadcast_to((low + high) / 2, (1, 1, 20_000, 5))
-    found = Recovery(("a",), theta, predicted, np.zeros(1), np.zeros(1), 0, PRIOR_LATIN_HYPERCUBE, 0)
+    found = Recovery(("a",), theta, predicted, np.zeros(1), np.zeros(1), 0, 0)
     np.testing.assert_allclose(found.squared_error("a").mean((0, 1)), 1, atol=0.03)
 
 
@@ -232,7 +239,7 @@ def test_too_few_simulations_are_refused_in_one_sentence():
     with pytest.raises(ValueError, match=r"There are 30 simulations; .* needs at least 50 .*suite\(\"demo\"\)"):
         recovery(spectra, theta)
     with pytest.raises(ValueError, match="There are 30 simulations"):
-        recovery_elsewhere(spectra, theta, *toy_spectra(60))
+        recovery_elsewhere((spectra, theta), toy_spectra(60))
 
 
 def test_scales_the_mark_never_saw_are_refused_with_the_command_that_helps():
@@ -247,8 +254,8 @@ def test_scales_the_mark_never_saw_are_refused_with_the_command_that_helps():
 def test_spectra_by_mark_put_the_unmarked_first():
     P_dd, marked = np.full((4, 3), 2.0), np.full((4, 2, 3), 5.0)
     both = spectra_by_mark(Measurement(np.arange(3.0), np.ones(3), np.zeros((4, 5)), np.arange(4), P_dd, {"a": marked}))
-    assert list(both) == ["P_dd alone", "a"]
-    np.testing.assert_array_equal(both["P_dd alone"], 2.0)
+    assert list(both) == ["P_dd", "a"]
+    np.testing.assert_array_equal(both["P_dd"], 2.0)
     np.testing.assert_array_equal(both["a"][:, 1:], 5.0)
 
 
@@ -259,7 +266,7 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="spectra of one shape"):
         recovery(spectra | {"short": spectra["n_s"][..., :3]}, theta)
     with pytest.raises(ValueError, match="different marks"):
-        recovery_elsewhere(spectra, theta, {"n_s": spectra["n_s"]}, theta)
+        recovery_elsewhere((spectra, theta), ({"n_s": spectra["n_s"]}, theta))
     with pytest.raises(ValueError, match=r"dropout is 1\.0"):
         RegressionRecipe(dropout=1.0)
     with pytest.raises(KeyError, match="'p' is not among the marks a, b"):

@@ -12,6 +12,7 @@ from nbkit.mark.classical import classical_marks
 from nbkit.recover.posterior import Coverage
 from nbkit.recover.regression import Recovery
 from nbkit.show import recovery as recovery_plots
+from nbkit.show.forecast import pretty
 from nbkit.universe.cosmology import PRIOR_LATIN_HYPERCUBE
 
 
@@ -24,12 +25,12 @@ def closed():
 def found(count=60, train=100, seed=0):
     """Predictions whose scatter differs from mark to mark, for the classical marks, P_dd and a learned one."""
     rng = np.random.default_rng(seed)
-    labels = ("P_dd alone", *classical_marks(), "learned")
+    labels = ("P_dd", *classical_marks(), "learned")
     low, high = PRIOR_LATIN_HYPERCUBE.T
     theta = low + rng.random((count, 5)) * (high - low)
     scatter = np.linspace(0.1, 0.3, len(labels))[:, None, None, None] * (high - low)
     predicted = theta + scatter * rng.standard_normal((len(labels), 2, count, 5))
-    return Recovery(labels, theta, predicted, scatter[:, 0, 0, 0], scatter[:, 0, 0, 0], train, PRIOR_LATIN_HYPERCUBE, 0)
+    return Recovery(labels, theta, predicted, scatter[:, 0, 0, 0], scatter[:, 0, 0, 0], train, 0)
 
 
 def texts(ax):
@@ -38,7 +39,7 @@ def texts(ax):
 
 def test_cells_of_the_ratio_map_are_hatched_where_nothing_is_shown():
     recovery, marks = found(), classical_marks()
-    figure = recovery_plots.ratio_maps(recovery, marks, over="learned")
+    figure = recovery_plots.mse_ratio_map(recovery, marks, over="learned")
     for ax, i in zip(figure.axes, (0, 4), strict=False):
         ratios = [recovery.ratio(label, "learned")[:, i] for label in marks]
         unsure = sum(low <= 1 <= high for _, low, high in ratios)
@@ -49,7 +50,7 @@ def test_cells_of_the_ratio_map_are_hatched_where_nothing_is_shown():
 
 def test_mse_map_has_a_cell_for_every_mark():
     recovery, marks = found(), classical_marks()
-    figure = recovery_plots.mse_maps(recovery, marks)
+    figure = recovery_plots.mse_map(recovery, marks)
     said = texts(figure.axes[1])
     assert len(said) == 48
     first = f"{recovery.mse('p=-2.5 ds=0')[0, 4]:.2f}"
@@ -58,7 +59,7 @@ def test_mse_map_has_a_cell_for_every_mark():
 
 def test_true_against_predicted_shows_every_simulation():
     recovery = found()
-    figure = recovery_plots.true_against_predicted(recovery, ["P_dd alone", "learned"])
+    figure = recovery_plots.true_against_predicted(recovery, ["P_dd", "learned"])
     assert len(figure.axes) == 4
     points = figure.axes[3].lines[1].get_xydata()
     np.testing.assert_allclose(points[:, 0], recovery.theta[:, 4])
@@ -66,9 +67,9 @@ def test_true_against_predicted_shows_every_simulation():
 
 
 def test_errors_and_learning_curves_draw_every_label():
-    labels = ["P_dd alone", "p=2 ds=0.2", "learned"]
+    labels = ["P_dd", "p=2 ds=0.2", "learned"]
     figure = recovery_plots.errors(found(), labels)
-    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == labels
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == list(map(pretty, labels))
     figure = recovery_plots.learning_curves([found(train=50), found(train=500, seed=1)], labels)
     assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["50", "500"]
 
@@ -76,10 +77,13 @@ def test_errors_and_learning_curves_draw_every_label():
 def test_corner_and_coverage_are_silent(capsys):
     rng = np.random.default_rng(0)
     low, high = PRIOR_LATIN_HYPERCUBE.T
-    samples = {label: low + rng.random((500, 5)) * (high - low) for label in ("P_dd alone", "learned")}
+    samples = {label: low + rng.random((500, 5)) * (high - low) for label in ("P_dd", "learned")}
     figure = recovery_plots.corner(samples, (low + high) / 2, PRIOR_LATIN_HYPERCUBE)
     assert len(figure.axes) == 15
     level = np.linspace(0, 1, 21)
     made = {label: Coverage(rng.random((100, 5)), level, level, 0.0) for label in samples}
-    assert [ax.get_title() for ax in recovery_plots.coverage(made).axes] == [*samples, "all parameters (TARP)"]
+    assert [ax.get_title() for ax in recovery_plots.coverage(made).axes] == [
+        *map(pretty, samples),
+        "all parameters (TARP)",
+    ]
     assert capsys.readouterr() == ("", "")

@@ -1,0 +1,317 @@
+"""Figures of forecasts: contours, maps of improvement, sigma against kmax, and the page that says what to believe."""
+
+import re
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.colors import LogNorm
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from scipy.stats import chi2
+
+from nbkit.forecast import BEST, UNMARKED
+from nbkit.forecast.bootstrap import symbol
+from nbkit.forecast.fisher import correlation
+from nbkit.show import BLACK, BLUE, GREEN, ORANGE, PINK, RED, SKY, table
+from nbkit.universe.cosmology import FIDUCIAL, LATEX, QUIJOTE_NAMES
+
+# One look for the same thing in every figure: first the unmarked spectrum, then a classical mark, then learned ones.
+COLOURS, LINES = (BLACK, ORANGE, BLUE, GREEN, RED, PINK), ("-", "--", "-.", "-", ":", "--")
+TITLES = [rf"${name}$" for name in LATEX]
+ESTIMATOR_LOOK = {
+    "standard": (SKY, "v", "standard"),
+    "corrected": (BLUE, "o", "standard, noise taken off"),
+    "compressed": (RED, "^", "compressed"),
+    "combined": (GREEN, "s", "combined"),
+}
+# Radii, in sigma, that hold 68 and 95 % of a two-dimensional Gaussian.
+RADII = tuple(np.sqrt(chi2(2).ppf((0.68, 0.95))))
+
+
+def pretty(label):
+    """A label as a figure shows it: symbols for P_dd and for the classical marks, others as they are."""
+    if classical := re.fullmatch(r"p=(\S+) ds=(\S+)", label):
+        return rf"classical, $p={classical[1]}$, $\delta_s={classical[2]}$"
+    named = {UNMARKED: r"$P_{\delta\delta}$ alone", BEST: "best of 48 classical"}
+    return named.get(label) or re.sub(r"l_max = (\d)", r"$\\ell_{\\rm max}=\1$", label)
+
+
+def triangle(forecasts):
+    """68 and 95 % contours of all free parameters with getdist: the paper's figure 3.
+
+    Parameters
+    ----------
+    forecasts : {label: Forecast}, all with the same parameters fixed; the last is drawn filled, those before as lines.
+    """
+    from getdist import plots as getdist_plots
+    from getdist.gaussian_mixtures import GaussianND
+
+    fixed = next(iter(forecasts.values())).fixed
+    free = [i for i, name in enumerate(QUIJOTE_NAMES) if name not in fixed]
+    names, labels, last = [QUIJOTE_NAMES[i] for i in free], [LATEX[i] for i in free], len(forecasts) - 1
+    clouds = [
+        GaussianND(FIDUCIAL[free], each.covariance()[np.ix_(free, free)], names=names, labels=labels, label=pretty(x))
+        for x, each in forecasts.items()
+    ]
+    plotter = getdist_plots.get_subplot_plotter(width_inch=6.4)
+    plotter.settings.figure_legend_frame = False
+    plotter.settings.alpha_filled_add = 0.55
+    plotter.triangle_plot(
+        clouds, names, filled=[i == last for i in range(len(clouds))], contour_colors=[*COLOURS[:last], GREEN],
+        contour_ls=[*LINES[:last], "-"], contour_lws=[1.2] * len(clouds), legend_loc="upper right",
+        markers=dict(zip(names, FIDUCIAL[free], strict=True)), marker_args={"color": "0.6", "lw": 0.7, "ls": ":"},
+    )  # fmt: skip
+    return plotter.fig
+
+
+def ratio_map(rows, marks, of=("Om", "s8"), quantity=r"\sigma"):
+    """sigma_classical / sigma_learned over the classical marks in p and delta_s: the paper's figure 4.
+
+    Hatched cells are those whose interval includes 1: no difference was shown there.
+
+    Parameters
+    ----------
+    rows : {title of a row: {label: Interval}}, (P,) each.
+    marks : {label: ClassicalMark}.
+    quantity : what the ratio is of, in LaTeX.
+    """
+    some = [row[label] for row in rows.values() for label in marks]
+    logs = np.log([[each.value[QUIJOTE_NAMES.index(name)] for name in of] for each in some])
+    reach = max(1.25, float(np.exp(np.abs(logs).max())))
+    figure, axes, images = mark_maps(
+        rows, marks, of, lambda each, i: f"{each.value[i]:.2f}", lambda shade: abs(shade - 0.5) > 0.3,
+        unsure=lambda each, i: each.includes_one[i], cmap="PuOr", norm=LogNorm(1 / reach, reach),
+    )  # fmt: skip
+    label = rf"${quantity}_{{\rm classical}}\,/\,{quantity}_{{\rm learned}}$"
+    bar = figure.colorbar(images[-1], ax=axes, label=label, shrink=0.85, aspect=25)
+    ticks = [t for t in (0.2, 0.25, 0.33, 0.5, 0.67, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5) if 1 / reach <= t <= reach]
+    bar.set_ticks(ticks, labels=[f"{t:g}" for t in ticks])
+    bar.minorticks_off()
+    words = f"{some[0].level:.0%} interval includes 1"
+    hatch = Patch(facecolor="white", edgecolor="0.35", hatch="///", label=words)
+    figure.legend(handles=[hatch], loc="outside lower center", fontsize=9)
+    return figure
+
+
+def mark_maps(rows, marks, of, words, dark, unsure=lambda each, i: False, size=8, **look):
+    """Figure, axes and images: p and delta_s across, a row of maps for each title, a map for each parameter.
+
+    Parameters
+    ----------
+    rows, marks, of : as for `ratio_map`.
+    words, unsure : Interval, number of a parameter -> what a cell says, and whether it is hatched.
+    dark : shade from 0 to 1 -> whether it is too dark for black letters.
+    size, look : of the letters; for `pcolormesh`.
+    """
+    ps, saturations = (sorted({getattr(mark, name) for mark in marks.values()}) for name in ("p", "delta_s"))
+    figure, axes = plt.subplots(
+        len(rows), len(of), figsize=(4.4 * len(of) + 0.8, 2.9 * len(rows) + 0.8), layout="constrained",
+        sharex=True, sharey=True, squeeze=False,
+    )  # fmt: skip
+    places = {label: (saturations.index(mark.delta_s), ps.index(mark.p)) for label, mark in marks.items()}
+    images = []
+    for ax, (i, title) in zip(axes.flat, ((QUIJOTE_NAMES.index(x), title) for title in rows for x in of), strict=True):
+        values = np.full((len(saturations), len(ps)), np.nan)
+        for label, place in places.items():
+            values[place] = rows[title][label].value[i]
+        image = ax.pcolormesh(values, edgecolors="white", lw=1, **look)
+        for label, (row, column) in places.items():
+            each, box, colour = rows[title][label], None, "white" if dark(image.norm(values[row, column])) else "black"
+            if unsure(each, i):  # a hatch, and a pale box behind the number
+                hatch = {"fill": False, "hatch": "///", "edgecolor": "0.35", "linewidth": 0}
+                ax.add_patch(plt.Rectangle((column, row), 1, 1, **hatch))
+                box, colour = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.8}, "black"
+            ax.text(
+                column + 0.5, row + 0.5, words(each, i), color=colour, ha="center", va="center", fontsize=size, bbox=box
+            )
+        ax.set_title(", ".join(filter(None, (TITLES[i], title))), fontsize=10)
+        ax.set_xticks(np.arange(len(ps)) + 0.5, [f"{p:g}" for p in ps])
+        ax.set_yticks(np.arange(len(saturations)) + 0.5, [f"{s:g}" for s in saturations])
+        ax.spines[:].set_visible(False)
+        ax.tick_params(length=0)
+        images.append(image)
+    plt.setp(axes[:, 0], ylabel=r"saturation $\delta_s$")
+    plt.setp(axes[-1], xlabel=r"exponent $p$ of the classical mark")
+    return figure, axes, images
+
+
+def sigma_against_kmax(scan, of=("Om", "s8")):
+    """Errors against the smallest scale used, with their intervals: the paper's figure 5.
+
+    Parameters
+    ----------
+    scan : {kmax: Forecasts}, from `nbkit.forecast.by_kmax`.
+    """
+    figure, axes = plt.subplots(1, len(of), figsize=(4.4 * len(of), 3.6), layout="constrained", squeeze=False)
+    for ax, name in zip(axes[0], of, strict=True):
+        i = QUIJOTE_NAMES.index(name)
+        for label, colour, line in zip(next(iter(scan.values())), COLOURS, LINES, strict=False):
+            intervals = [here[label].sigma for here in scan.values()]
+            value, low, high = ([getattr(x, end)[i] for x in intervals] for end in ("value", "low", "high"))
+            ax.plot(list(scan), value, line, color=colour, label=pretty(label), lw=1.6)
+            ax.fill_between(list(scan), low, high, color=colour, alpha=0.15, lw=0)
+        ax.set(xlabel=r"$k_{\rm max}$ [$h$/Mpc]", ylabel=rf"$\sigma({LATEX[i]})$", yscale="log")
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+        ax.yaxis.set_minor_formatter(NullFormatter())
+    axes[0, 0].legend(fontsize=8, title=f"bands: {intervals[0].level:.0%}", title_fontsize=8)
+    return figure
+
+
+def convergence(pairs, fiducial, halves, of=("Om", "s8")):
+    """sigma against the number of derivative and fiducial simulations, and from disjoint halves; a row a parameter.
+
+    Parameters
+    ----------
+    pairs, fiducial : `nbkit.forecast.trust.Convergence`.
+    halves : (splits, 2, P) from `nbkit.forecast.trust.half_splits`.
+    """
+    figure, axes = plt.subplots(len(of), 3, figsize=(11, 2.9 * len(of)), layout="constrained", squeeze=False)
+    for row, name in zip(axes, of, strict=True):
+        i = QUIJOTE_NAMES.index(name)
+        for ax, curve in zip(row, (pairs, fiducial), strict=False):
+            for estimator, sigma in curve.sigma.items():
+                colour, mark, label = ESTIMATOR_LOOK[estimator]
+                middle = np.median(sigma[:, :, i], axis=1)  # infinite ones leave gaps
+                ax.plot(curve.counts, middle, marker=mark, ms=4, lw=1.2, color=colour, label=label)
+            end = np.median(curve.sigma["corrected"][-1, :, i])
+            ax.axhspan(0.95 * end, 1.05 * end, color="0.92", zorder=0, label="5 % about the end")
+            low, high = ax.get_ylim()
+            ax.set(ylabel=rf"$\sigma({LATEX[i]})$", xscale="log", ylim=(min(low, 0.85 * end), max(high, 1.25 * end)))
+            ax.set_xticks(curve.counts, [str(n) for n in curve.counts])
+            ax.minorticks_off()
+        row[2].plot(halves[:, 0, i], halves[:, 1, i], "o", ms=4, color=BLUE, mfc="none")
+        row[2].axline((end, end), slope=1, color="0.6", lw=0.8)
+        row[2].set(xlabel="one half of all simulations", ylabel="the other half", title=rf"$\sigma({LATEX[i]})$")
+        row[2].set_aspect("equal")
+    axes[-1, 0].set_xlabel("derivative realisations")
+    axes[-1, 1].set_xlabel("fiducial simulations")
+    axes[0, 0].legend(fontsize=7)
+    return figure
+
+
+def data_health(covariance, gaussianity, steps, bins):
+    """Correlation matrix, its eigenvalues, the step of the derivatives, and how Gaussian the data vector is.
+
+    Parameters
+    ----------
+    covariance : (n_d, n_d) of the data vector [P_dd, P_dm, P_mm].
+    gaussianity : `nbkit.forecast.trust.Gaussianity`.
+    steps : {label: (P,)} relative change of sigma at half the step; empty without a simulator.
+    bins : bins of k in each spectrum.
+    """
+    figure, axes = plt.subplots(2, 3, figsize=(11, 6.4), layout="constrained")
+    units, starts = correlation(covariance), range(0, len(covariance), bins)
+    names = (r"$P_{\delta\delta}$", r"$P_{\delta M}$", r"$P_{MM}$")[: len(starts)]
+    ax = axes[0, 0]
+    image = ax.imshow(units, cmap="PuOr_r", vmin=-1, vmax=1, origin="lower")
+    middles = [start + bins / 2 - 0.5 for start in starts]
+    ax.set(xticks=middles, yticks=middles, xticklabels=names, yticklabels=names)
+    ax.tick_params(length=0)
+    figure.colorbar(image, ax=ax, label="correlation", shrink=0.85)
+    eigenvalues = np.linalg.eigvalsh(units)[::-1]
+    axes[0, 1].semilogy(np.arange(1, len(units) + 1), eigenvalues, "o-", ms=3, color=BLUE)
+    axes[0, 1].set(xlabel="number", ylabel="eigenvalue of the correlation matrix")
+    axes[0, 1].set_title(f"condition number {eigenvalues[0] / eigenvalues[-1]:.1e}", fontsize=10)
+    _step_bars(axes[0, 2], steps)
+    axes[1, 0].plot(gaussianity.expected, gaussianity.chi2, ".", ms=3, color=BLUE)
+    axes[1, 0].plot(*[[0, gaussianity.expected[-1]]] * 2, color="0.6", lw=0.8)
+    axes[1, 0].set(xlabel=r"$x^T C^{-1} x$ expected of a Gaussian", ylabel="found")
+    for ax, name, scatter in zip(axes[1, 1:], ("skewness", "kurtosis"), gaussianity.scatter, strict=True):
+        for start, look, colour, label in zip(starts, ("o-", "s--", "^:"), COLOURS, names, strict=False):
+            here = getattr(gaussianity, name)[start : start + bins]
+            ax.plot(np.arange(1, bins + 1), here, look, ms=3.5, color=colour, label=label)
+        ax.axhspan(-2 * scatter, 2 * scatter, color="0.9", zorder=0, label="Gaussian, 95 %")
+        ax.axhline(0, color="0.6", lw=0.6)
+        ax.set(xlabel="bin of $k$", ylabel="excess kurtosis" if name == "kurtosis" else name)
+    axes[1, 1].legend(fontsize=8)
+    return figure
+
+
+def _step_bars(ax, steps):
+    width = 0.8 / max(len(steps), 1)
+    for j, (label, change) in enumerate(steps.items()):
+        at = np.arange(len(QUIJOTE_NAMES)) + (j - (len(steps) - 1) / 2) * width
+        ax.bar(at, 100 * change, width, color=COLOURS[j], label=pretty(label))
+    ax.axhline(0, color="0.6", lw=0.6)
+    ax.set_xticks(range(len(QUIJOTE_NAMES)), TITLES)
+    ax.set(ylabel=r"change of $\sigma$ at half the step [%]")
+    if steps:
+        ax.legend(fontsize=8, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    else:
+        ax.text(0.5, 0.5, "needs a simulator", transform=ax.transAxes, ha="center")
+
+
+def ellipse(covariance, radius):
+    """(2, points) of the curve x C^-1 x = radius^2; a line where one of the two is held fixed."""
+    eigenvalues, vectors = np.linalg.eigh(covariance)
+    angle = np.linspace(0, 2 * np.pi, 100)
+    return radius * (vectors * np.sqrt(np.maximum(eigenvalues, 0))) @ np.stack([np.cos(angle), np.sin(angle)])
+
+
+def fisher_explorer(scan, kmax):
+    """Contours of Omega_m and sigma_8 and all errors, under a slider for kmax and boxes for what is held fixed.
+
+    Parameters
+    ----------
+    scan : {kmax: Forecasts}, from `nbkit.forecast.by_kmax`; the label to compare with comes first.
+    kmax : where the slider starts [h/Mpc].
+    """
+    import ipywidgets as w
+
+    from nbkit.show.plots import LiveLines
+    from nbkit.show.widgets import Explorer, observed, side_by_side
+
+    options = [(f"{at:.3f}", at) for at in scan]
+    start = max((at for at in scan if at <= kmax + 1e-9), default=min(scan))
+    look = {"layout": w.Layout(width="420px"), "style": {"description_width": "130px"}}
+    slider = w.SelectionSlider(options=options, value=start, description="kmax [h/Mpc]", **look)
+    boxes = {
+        name: w.Checkbox(False, description=f"{symbol(name)} fixed", indent=False, layout=w.Layout(width="130px"))
+        for name in QUIJOTE_NAMES
+    }
+    xy = [QUIJOTE_NAMES.index(name) for name in ("Om", "s8")]
+    xlim, ylim = zip(FIDUCIAL[xy], 3.4 * next(iter(scan[start].values())).matrix.sigma()[xy], strict=True)
+    xlim, ylim = ((middle - reach, middle + reach) for middle, reach in (xlim, ylim))
+    plot = LiveLines(figsize=(5.0, 4.0), xlim=xlim, ylim=ylim, xlabel=TITLES[xy[0]], ylabel=TITLES[xy[1]])
+    plot.ax.plot(*FIDUCIAL[xy], "+", color="0.5")
+    lines = {
+        label: [plot.line([], [], ls=line, color=colour, lw=1.8 - 0.7 * outer) for outer in (0, 1)]
+        for label, colour, line in zip(scan[start], COLOURS, LINES, strict=False)
+    }
+    plot.ax.legend([each[0] for each in lines.values()], [pretty(x) for x in lines], fontsize=8, loc="upper right")
+    image, caption, errors = w.Image(format="png"), w.HTML(), w.HTML()
+
+    def update():
+        fixed = [name for name, box in boxes.items() if box.value]
+        if len(fixed) == len(boxes):
+            caption.value = "<b>All parameters are held fixed</b>: nothing is left to forecast."
+            return
+        here = scan[slider.value].hold(*fixed)
+        for label, pair in lines.items():
+            constrained = np.isfinite(here[label].sigma.value).all()
+            for line, radius in zip(pair, RADII, strict=True):
+                line.set_visible(constrained)
+                if constrained:
+                    line.set_data(*(ellipse(here[label].covariance()[np.ix_(xy, xy)], radius) + FIDUCIAL[xy][:, None]))
+        image.value = plot.png()
+        bins, held = list(scan).index(slider.value) + len(QUIJOTE_NAMES) + 1, ", ".join(map(symbol, fixed))
+        told = f"{bins} bins a spectrum; held fixed: {held or 'nothing'}"
+        caption.value = f"<b>kmax = {slider.value:.3f} h/Mpc</b>: {told}"
+        errors.value = _errors(here)._repr_html_()
+
+    panels, controls = [w.VBox([caption, w.HBox([image, errors])])], [slider, *boxes.values()]
+    observed(update, controls)
+    explorer = Explorer("Fisher explorer", [slider, w.HBox(controls[1:])], panels, side_by_side(image.value))
+    explorer.controls = controls
+    return explorer
+
+
+def _errors(forecasts):
+    """Errors of all parameters, and by how much each mark is better than the first."""
+    (_, first), *others = forecasts.items()
+    better = (
+        {"sigma": f"{label}: better by"} | dict(zip(map(symbol, each.names), (first / each).words(), strict=True))
+        for label, each in others
+    )
+    return table([*forecasts.rows(), *better])
