@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from nbkit.train.shipped import run_folder, shipped_runs
 
 from nbkit.disk import figures
 from nbkit.forecast import UNMARKED, ingredients
@@ -14,7 +13,7 @@ from nbkit.forecast.fisher import standard
 from nbkit.mark.classical import classical_marks
 from nbkit.measure import measure
 from nbkit.mesh.grid import Grid
-from nbkit.train.run import load_run
+from nbkit.train import bundled_runs, load
 from nbkit.universe.cosmology import QUIJOTE_NAMES
 from nbkit.universe.suite import FIDUCIAL_SETS
 
@@ -35,13 +34,13 @@ def box():
 
 
 def test_every_bundled_mark_is_frozen():
-    assert set(MARKS) == set(shipped_runs())
+    assert set(MARKS) == set(bundled_runs())
 
 
 @pytest.mark.parametrize("name", MARKS)
 def test_bundled_marks_give_the_same_field(name, box):
     with torch.no_grad():
-        M = load_run(run_folder(name)).mark(*box).double().numpy()
+        M = load(name).mark(*box).double().numpy()
     kept = MARKS[name]
     np.testing.assert_allclose(M.ravel()[::4099], kept["voxels"], rtol=1e-6)
     np.testing.assert_allclose([M.mean(), M.std()], [kept["mean"], kept["std"]], rtol=1e-6, atol=1e-9)
@@ -49,7 +48,7 @@ def test_bundled_marks_give_the_same_field(name, box):
 
 @pytest.fixture(scope="module")
 def spectra():
-    marks = classical_marks() | {name: load_run(run_folder(name)).mark for name in TRAINED}
+    marks = classical_marks() | {name: load(name).mark for name in TRAINED}
     return measure("mini", marks, FIDUCIAL_SETS)
 
 
