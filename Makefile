@@ -1,13 +1,15 @@
 # Each target sets itself up: needs python3 (3.11 or newer), make and a C compiler, nothing else.
 PYTHON ?= python3
 PY := .venv/bin/python
+BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: help lab demo test bench experiment notebooks lock clean
+.PHONY: help lab demo quick test bench experiment notebooks lock clean
 
 help:
 	@echo "make lab        open JupyterLab on notebooks/"
 	@echo "make demo       run every notebook headless with papermill, into runs/demo/"
+	@echo "make quick      style, layers and the unit tests that matter while editing, under a minute"
 	@echo "make test       everything CI runs: style, unit tests, notebooks cell by cell"
 	@echo "make bench      performance table, also written to runs/bench.json"
 	@echo "make experiment the whole paper on the mini suite, hours; stop it at any time, the next call goes on"
@@ -25,10 +27,16 @@ demo: $(READY)
 		$(PY) -m papermill --no-progress-bar "$$nb" "runs/demo/$$(basename "$$nb")" || exit 1; \
 	done
 
+quick: $(READY)
+	$(PY) -m ruff check .
+	$(BIN)/lint-imports
+	$(PY) -m pytest -q -m "not slow" $(QUICK)
+
 test: $(READY)
 	@$(PY) tests/browser.py
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(BIN)/lint-imports
 	$(PY) -m pytest --nbval
 
 bench: $(READY)

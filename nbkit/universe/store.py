@@ -24,7 +24,6 @@ import h5py
 import numpy as np
 import torch
 
-import nbkit
 from nbkit import disk
 from nbkit.mesh.grid import Grid
 
@@ -288,7 +287,7 @@ def _write(file, array, place):
 
 
 def _versions():
-    return {"nbkit": nbkit.__version__, **{name: importlib.metadata.version(name) for name in ("camb", "torch")}}
+    return {name: importlib.metadata.version(name) for name in ("nbkit", "camb", "torch")}
 
 
 def _json(settings):
