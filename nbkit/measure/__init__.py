@@ -176,15 +176,14 @@ class Pass:
         power = [spectra_of_modes(delta_k, grid=grid).P_dd.expand(3, -1)]
         for mark in marks.values():
             if isinstance(mark, ClassicalMark):
-                key = mark.smoothing, mark.R
-                if key not in smoothed:
-                    smoothed[key] = to_real(delta_k * smoothing_kernel(*key, grid, delta_k), grid)
-                M = mark.of_smoothed(smoothed[key])
+                if mark.R not in smoothed:
+                    smoothed[mark.R] = to_real(delta_k * smoothing_kernel(mark.R, grid, delta_k), grid)
+                M = mark.of_smoothed(smoothed[mark.R])
             elif isinstance(mark, LearnedMark):
                 key = weights_hash(mark.profiles), mark.grid
                 if key not in filtered:
                     filtered.clear()  # maps of one filter bank at a time: variants of a mark follow one another
-                    filtered[key] = mark.filtered(delta_k, grid)
+                    filtered[key] = mark.filter_maps(delta_k, grid)
                 M = softplus(mark.responses(filtered[key]))
             else:
                 M = mark.of_modes(delta_k, grid) if hasattr(mark, "of_modes") else mark(delta, grid)

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 from fake import busy_mark
-from nbkit.train.shipped import shipped_runs
 
 from nbkit import ClassicalMark, LearnedMark, look, marked_field, spectra
 from nbkit.look.introspection import centre
 from nbkit.measure import Measurement
+from nbkit.train import bundled_runs
 from nbkit.universe import FIDUCIAL_SETS, QUIJOTE_NAMES
 
 
@@ -138,7 +138,7 @@ def test_variants_are_other_marks_with_names(parts):
 
 
 def test_marks_are_found_by_run_or_file(tmp_path, parts):
-    assert "demo_l2" in shipped_runs()
+    assert "demo_l2" in bundled_runs()
     assert look.trained_mark("demo_l2").settings["l_max"] == 2
     parts.mark.save(tmp_path / "mine.safetensors")
     again = look.trained_mark(tmp_path / "mine.safetensors")

@@ -1,21 +1,20 @@
 """Latent geometry: components, alignment, retrieval and metric against answers known beforehand."""
 
 from copy import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from fake import FakeSet
-from nbkit.train.recipe import recipe_named
-from nbkit.train.train import train
 
 from nbkit.look import latent
 from nbkit.mark.classical import UnitMark
 from nbkit.measure import Measurement
 from nbkit.mesh.spectra import marked_spectra
-from nbkit.train import load
+from nbkit.train import RECIPES, Training, load, train
 from nbkit.train.contrast import Heads
-from nbkit.train.negatives import normalised
+from nbkit.train.negatives import Negatives, normalised
 from nbkit.universe.cosmology import FIDUCIAL, PRIOR_BSQ
 
 
@@ -36,8 +35,11 @@ def spectra_of(simulations, mark):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     simulations = FakeSet(64)
-    recipe = recipe_named("tuned", epochs=1, pretrain_epochs=2, negatives={"n_real": 8, "n_global": 8, "n_local": 2})
-    run = train(simulations, tmp_path_factory.mktemp("run"), recipe=recipe, kmax=0.3, device="cpu", progress=False)
+    recipe = replace(
+        RECIPES["tuned"], epochs=1, pretrain_epochs=2, negatives=Negatives(n_real=8, n_global=8, n_local=2)
+    )
+    training = Training(recipe=recipe)
+    run = train(training, simulations, tmp_path_factory.mktemp("run"), device="cpu", progress=False)
     return run, simulations
 
 
@@ -72,9 +74,9 @@ def test_unit_run_has_the_settings_of_the_run_and_no_mark(trained, monkeypatch, 
     monkeypatch.setenv("NBKIT_RUNS", str(tmp_path))
     unit = latent.unit_run(run, simulations, device="cpu", progress=False)
     assert unit.mark == UnitMark() and unit.recipe == run.recipe and unit.kmax == run.kmax and unit.finished
-    assert unit.settings["residual"] == run.settings["residual"] and unit.folder.parent == tmp_path / "train"
+    assert unit.training.residual == run.training.residual and unit.folder.parent == tmp_path / "train"
     changed = copy(run)
-    changed.settings = run.settings | {"seed": 7}
+    changed.training = replace(run.training, seed=7)
     assert latent.unit_run(changed, simulations, device="cpu", progress=False).folder != unit.folder
 
 

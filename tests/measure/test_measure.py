@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 import torch
-from nbkit.train.shipped import run_folder, shipped_runs
 
-from nbkit import ClassicalMark, LearnedMark, disk
+from nbkit import ClassicalMark, LearnedMark
 from nbkit.mark import identity
 from nbkit.mark.classical import classical_marks
 from nbkit.measure import Measurement, Pass, measure
@@ -12,7 +11,7 @@ from nbkit.mesh.spectra import marked_spectra
 from nbkit.universe.suite import Preset, suite
 
 TINY = Preset("tiny", Grid(16, 125.0, "PCS"), 2, 2, 5, 3, 16, 1, 2)
-MARKS = {"up": ClassicalMark(2.0, 0.1), "down": ClassicalMark(-1.0, 0.2, R=15.0, smoothing="tophat")}
+MARKS = {"up": ClassicalMark(2.0, 0.1), "down": ClassicalMark(-1.0, 0.2, R=15.0)}
 
 
 @pytest.fixture(scope="module")
@@ -134,14 +133,3 @@ def test_identity_follows_settings_and_weights():
         other.responses.bias += 1e-6
     marks = [one, other, LearnedMark(TINY.grid, cross=False), *classical_marks().values()]
     assert len({identity(mark) for mark in marks}) == len(marks) == 51
-
-
-def test_runs_are_found_by_name_or_path(here):
-    folder = disk.runs() / "train" / "mine"
-    folder.mkdir(parents=True)
-    (folder / "run.json").write_text("{}")
-    assert run_folder("mine") == folder == run_folder(folder)
-    assert {"demo_l2", "demo_l0"} <= set(shipped_runs())
-    for wrong in ("nobody", ""):
-        with pytest.raises(FileNotFoundError, match=r"no run .*demo_l2.*papermill"):
-            run_folder(wrong)
