@@ -141,7 +141,7 @@ def kept(kind, key, make, device="cpu"):
 
 def lock(path):
     """An open file that holds the only right to write `path`; the system takes it back when this process ends."""
-    file = path.with_name(f".{path.stem}.lock").open("a+")
+    file = path.with_name(f".{path.name}.lock").open("a+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with explain_full(path):

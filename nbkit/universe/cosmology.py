@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.integrate import trapezoid
 from scipy.interpolate import CubicSpline
 from scipy.linalg import cho_factor, cho_solve
 
@@ -135,6 +134,8 @@ def nonlinear_power(theta):
 
 def _normalise(k, T, n_s, sigma_8):
     """Power proportional to k^n_s T^2 with rms sigma_8 in balls of 8 Mpc/h; k in h/Mpc."""
+    from scipy.integrate import trapezoid  # slow to import, as all of scipy.integrate
+
     power = Power(k, k ** (n_s / 2) * T)
     ln_k = np.linspace(np.log(k[0]), np.log(k[-1]), 2000)
     x = 8 * np.exp(ln_k)

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.integrate import solve_ivp
 from scipy.interpolate import CubicSpline
 
 from nbkit.mesh.grid import Grid
@@ -144,6 +143,8 @@ def growth(Omega_m):
 @lru_cache(maxsize=1)
 def _curve():
     """Splines of ln D(ln s), E/D^2(ln D), (dE/dD)/D (ln D), where Omega_m(a) = 1 / (1 + s^3)."""
+    from scipy.integrate import solve_ivp  # slow to import
+
     ln_s = np.linspace(log(1e-4), log(6.0), 800)
 
     def slope(x, y):

@@ -4,6 +4,7 @@ import multiprocessing
 
 import numpy as np
 import pytest
+import transfer_table
 from scipy.integrate import quad
 from scipy.special import hyp2f1
 
@@ -64,6 +65,14 @@ def test_samples_nest_or_stratify():
 @pytest.mark.parametrize("theta", [FIDUCIAL, *sobol_thetas(8)[[0, 1, 3]], latin_hypercube_thetas(200)[7]], ids=str)
 def test_table_has_the_power_of_camb(theta):
     np.testing.assert_allclose(linear_power(theta)(K), camb_power(theta)(K), rtol=1e-3)
+
+
+def test_a_node_of_the_table_made_anew_is_the_same(tmp_path, monkeypatch):
+    monkeypatch.setenv("NBKIT_RUNS", str(tmp_path))
+    node, path = list(cosmology.table_nodes())[100], tmp_path / "table.npz"
+    transfer_table.table([node], path)
+    with np.load(cosmology.TABLE) as whole, np.load(path) as made:
+        np.testing.assert_allclose(made["ratios"], whole["ratios"][100:101], rtol=1e-4)
 
 
 def test_table_in_a_thin_baryon_rich_universe():

@@ -288,7 +288,7 @@ def test_no_room_when_the_file_is_made(path):
     number, said = in_child_with_file_size(5000, lambda: Writer(path, contents()))
     assert number == errno.EFBIG
     assert "fiducial.h5 could not be written (File too large)" in said
-    assert [each.name for each in path.parent.iterdir()] == [".fiducial.lock"]
+    assert [each.name for each in path.parent.iterdir()] == [".fiducial.h5.lock"]
 
 
 def test_no_room_in_the_midst(path):
