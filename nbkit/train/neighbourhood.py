@@ -53,14 +53,23 @@ class Joined:
         """16 letters that change with any of the sets."""
         return hashlib.sha256("".join(map(fingerprint, self._sets)).encode()).hexdigest()[:16]
 
+    def name(self, row):
+        """Set and place in it of a row."""
+        which, within = self._place(row)
+        return f"{FIDUCIAL_SETS[which]} {within}"
+
+    def _place(self, row):
+        which, within = (0, row) if row < self.fiducial else divmod(row - self.fiducial, self.pairs)
+        return which + (row >= self.fiducial), within
+
     def __len__(self):
         return self.fiducial + len(DERIVATIVES) * self.pairs
 
     def __getitem__(self, rows):
         fields = torch.empty(len(rows), *self.grid.shape)
         for place, row in enumerate(rows):
-            which, within = (0, row) if row < self.fiducial else divmod(row - self.fiducial, self.pairs)
-            fields[place] = self._sets[which + (row >= self.fiducial)][within]
+            which, within = self._place(row)
+            fields[place] = self._sets[which][within]
         return fields
 
 
@@ -134,7 +143,10 @@ class Neighbourhood:
         table = torch.zeros(len(self.joined), 3 * self.bins, dtype=torch.float64)
         for part, s in self._spectra(mark, torch.arange(len(self.joined)) if rows is None else rows):
             table[part] = s.double().cpu()
-        return self.processes.summed(table.to(self.processes.device)).cpu()
+        table = self.processes.summed(table.to(self.processes.device)).cpu()
+        if bad := torch.nonzero(~torch.isfinite(table).all(1)).flatten().tolist():
+            raise ValueError(f"no number came out of {', '.join(map(self.joined.name, bad[:16]))}")
+        return table
 
     def backpropagate(self, mark, rows, cotangents):
         """Add to the gradients of the mark this process's share of those of sum(cotangents * spectra) over `rows`.
