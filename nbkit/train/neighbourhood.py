@@ -143,10 +143,7 @@ class Neighbourhood:
         table = torch.zeros(len(self.joined), 3 * self.bins, dtype=torch.float64)
         for part, s in self._spectra(mark, torch.arange(len(self.joined)) if rows is None else rows):
             table[part] = s.double().cpu()
-        table = self.processes.summed(table.to(self.processes.device)).cpu()
-        if bad := torch.nonzero(~torch.isfinite(table).all(1)).flatten().tolist():
-            raise ValueError(f"no number came out of {', '.join(map(self.joined.name, bad[:16]))}")
-        return table
+        return self.processes.summed(table.to(self.processes.device)).cpu()
 
     def backpropagate(self, mark, rows, cotangents):
         """Add to the gradients of the mark this process's share of those of sum(cotangents * spectra) over `rows`.
@@ -164,5 +161,10 @@ class Neighbourhood:
         mine = rows[self.processes.share(len(rows))]
         parts = [mine[some] for some in slices(len(mine), self._micro)]
         for part, delta in zip(parts, self.fields.parts(parts), strict=True):
-            power = marked_spectra(mark, delta, grid=self.grid, kmax=self.kmax, centre=self.centre)
+            try:
+                power = marked_spectra(mark, delta, grid=self.grid, kmax=self.kmax, centre=self.centre)
+            except ValueError as problem:
+                bad = part[~torch.isfinite(delta).flatten(1).all(1).cpu()]
+                names = ", ".join(map(self.joined.name, (bad if len(bad) else part)[:16].tolist()))
+                raise ValueError(f"{problem} (simulations {names})") from problem
             yield part, torch.cat([power.P_dd, power.P_dm, power.P_mm], dim=-1)

@@ -1,4 +1,4 @@
-"""Trainings and recipes as words and numbers: names, command lines, the paper's tables, schedules, and what is refused."""
+"""Trainings and recipes as words and numbers: names, command lines, the paper's tables, schedules, refusals."""
 
 import json
 import shlex
