@@ -1,4 +1,4 @@
-"""One thread, caches of its own, short searches: small trainings are then the same to the last bit wherever they run."""
+"""One thread, caches of its own, short searches: small trainings are then the same to the last bit."""
 
 import pytest
 import torch

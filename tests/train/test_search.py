@@ -1,4 +1,4 @@
-"""Where trainings begin: marks that are sums of functions, the best of them by either objective, and their imitation."""
+"""Where trainings begin: marks that are sums of functions, the best of them by either objective, imitations."""
 
 from dataclasses import replace
 
