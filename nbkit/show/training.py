@@ -15,6 +15,8 @@ from nbkit.mark.learned import LearnedMark
 from nbkit.show.plots import BLACK, BLUE, L_COLOURS, ORANGE
 from nbkit.universe.farm import is_watched
 
+COLUMNS = ("passes", "train_loss", "val_loss")
+
 
 def chance(recipe):
     """InfoNCE of embeddings that cannot tell the candidates apart: log of their number."""
@@ -30,11 +32,7 @@ def losses(run, references=None):
     references : {label: best validation loss} of other marks, each a line.
     """
     figure, ax = plt.subplots(figsize=(7.0, 4.0), layout="constrained")
-    columns = (run.column(name) for name in ("passes", "train_loss", "val_loss"))
-    if run.heads is None:
-        _draw_information(ax, *columns)
-    else:
-        _draw_losses(ax, *columns, chance(run.recipe))
+    _draw_losses(ax, *map(run.column, COLUMNS), None if run.heads is None else chance(run.recipe))
     for (label, loss), style in zip((references or {}).items(), ("--", "-.", ":"), strict=False):
         ax.axhline(loss, color=BLACK, ls=style, lw=1.2, label=f"{label}, best validation")
     ax.legend(fontsize=8, **({} if run.heads is None else {"loc": "lower right", "bbox_to_anchor": (1, 0.08)}))
@@ -49,15 +47,19 @@ def responses(run, start=None):
 
 
 def _draw_losses(ax, passes, train_loss, val_loss, at_chance):
+    """Both losses against passes: InfoNCE between chance and perfection, or information where chance is None."""
     ax.plot(passes, train_loss, ".-", color=ORANGE, label="training")
     ax.plot(passes, val_loss, ".-", color=BLUE, label="validation")
+    ax.set_xlabel("simulation passes")
+    if at_chance is None:
+        _level(ax, 0, r"$P_{\delta\delta}$ alone", -12)
+        ax.set_ylabel(r"mean log($\sigma$ / $\sigma$ of $P_{\delta\delta}$ alone)")
+        ax.set_ylim(top=0.05)
+        return
     _level(ax, at_chance, "chance: log(candidates)", -12)
     _level(ax, 0, "perfection", 4)
-    ax.set(
-        xlabel="simulation passes",
-        ylabel="InfoNCE",
-        ylim=(-0.2, min(max([at_chance, *train_loss, *val_loss]), 2 * at_chance) * 1.05),
-    )
+    told = [loss for loss in (*train_loss, *val_loss) if loss is not None]
+    ax.set(ylabel="InfoNCE", ylim=(-0.2, min(max([at_chance, *told]), 2 * at_chance) * 1.05))
 
 
 def _level(ax, y, what, above):
@@ -65,14 +67,6 @@ def _level(ax, y, what, above):
     ax.axhline(y, color="0.6", lw=1)
     place = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points"}
     ax.annotate(what, (0, y), (4, above), color="0.4", fontsize=8, **place)
-
-
-def _draw_information(ax, passes, train_loss, val_loss):
-    ax.plot(passes, train_loss, ".-", color=ORANGE, label="training")
-    ax.plot(passes, val_loss, ".-", color=BLUE, label="validation")
-    _level(ax, 0, r"$P_{\delta\delta}$ alone", -12)
-    ax.set(xlabel="simulation passes", ylabel=r"mean log($\sigma$ / $\sigma$ of $P_{\delta\delta}$ alone)")
-    ax.set_ylim(top=0.05)
 
 
 @torch.no_grad()
@@ -85,12 +79,12 @@ def _draw_mark(axes, mark, start=None):
             continue
         each = deepcopy(each).to("cpu")  # the mark itself is being trained, where it is
         for l, G in enumerate(each.G_l(k)):
-            axes[0].plot(k, G * taper, style, color=L_COLOURS[l], label=f"$G_{l}$" if each is mark else None)
+            axes[0].plot(k, G * taper, style, color=L_COLOURS[l], label=f"$G_{l}$" if style == "-" else None)
         # Shape only: what a term adds to a zero of its invariant is one with the bias.
         seen = {"E0": torch.sign(x) * torch.expm1(x.abs()), "E1": torch.expm1(x.abs()), "E2": torch.expm1(x.abs())}
         terms = each.responses.terms({name: seen.get(name, 0.2 * x) for name in each.responses.names})
         for name in each.responses.names:
-            label = rf"$h({name[0]}_{name[1]})$" if each is mark else None
+            label = rf"$h({name[0]}_{name[1]})$" if style == "-" else None
             h = terms[f"h_{name}"]
             line = x >= 0 if name in ("E1", "E2") else x > -9
             axes[1].plot((0.2 * x if name == "I3" else x)[line], (h - h[x.abs().argmin()])[line], style, label=label)
@@ -102,7 +96,7 @@ def _draw_mark(axes, mark, start=None):
 
 
 class Monitor(w.VBox):
-    """Live loss curve, profiles and responses, and a stop button: `run = await view.during(train, simulations, out)`.
+    """Live loss curve, profiles and responses, and a stop button: `run = await view.during(nb.train, training)`.
 
     Without a person to look at it (papermill, nbval) it draws nothing and never asks to stop.
     """
@@ -131,21 +125,17 @@ class Monitor(w.VBox):
         finally:
             self._asked = True
 
-    def on_epoch(self, trainer):
+    def on_epoch(self, objective, progress):
         """Draw the training as it is now."""
         if not self._live:
             return
-        rows = [row for row in trainer.progress.history if row["stage"] == trainer.progress.stage]
+        rows = [row for row in progress.history if row["stage"] == progress.stage]
         figure = Figure(figsize=(12, 3.4), layout="constrained")
         axes = figure.subplots(1, 3)
-        columns = ([row[name] for row in rows] for name in ("passes", "train_loss", "val_loss"))
-        if trainer.chance:
-            _draw_losses(axes[0], *columns, trainer.chance)
-        else:
-            _draw_information(axes[0], *columns)
-        axes[0].set_title(f"stage {trainer.progress.stage}, epoch {trainer.progress.epoch}", fontsize=9)
-        if isinstance(trainer.mark, LearnedMark):
-            _draw_mark(axes[1:], trainer.mark)
+        _draw_losses(axes[0], *([row[name] for row in rows] for name in COLUMNS), objective.chance)
+        axes[0].set_title(f"stage {progress.stage}, epoch {progress.epoch}", fontsize=9)
+        if isinstance(mark := getattr(objective, "mark", None), LearnedMark):
+            _draw_mark(axes[1:], mark)
         out = BytesIO()
         figure.savefig(out, format="png", dpi=80)
         self._image.value = out.getvalue()

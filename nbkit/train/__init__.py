@@ -99,19 +99,18 @@ def train(
     settings = settings_of(training, recipe, joined.grid, mark_settings(mark), **more)
     name = training.name if fixed is None else f"{training.name}_fixed-{start[:8]}"
     folder = runs() / "train" / name if folder is None else Path(folder).expanduser()
+    if contrast:
+        data = Prior(simulations, recipe, training.kmax, training.seed, processes, memory)
+    else:
+        data = Neighbourhood(simulations, training.kmax, recipe.validation, training.seed, processes, memory)
+    # Only now, when nothing impossible has been asked for.
     if processes.first:
         claim(folder, settings, fresh)
     processes.wait()
     claim(folder, settings, False)
     how = {"checkpoint_every": checkpoint_every, "stop": _Stop(stop), "on_epoch": on_epoch, "show": progress}
-    about = training, recipe, start, mark, folder, processes, how
-    if contrast:
-        objectives = _over_prior(
-            Prior(simulations, recipe, training.kmax, training.seed, processes, memory), *about, fixed
-        )
-    else:
-        wide = simulations, training.kmax, recipe.validation, training.seed, processes, memory
-        objectives = _at_fiducial(Neighbourhood(*wide), *about)
+    about = data, training, recipe, start, mark, folder, processes, how
+    objectives = _over_prior(*about, fixed) if contrast else _at_fiducial(*about)
     history = ()
     for objective in objectives:
         now = fit(objective, folder, processes, history, **how)
@@ -130,7 +129,8 @@ def _over_prior(data, training, recipe, start, mark, folder, processes, how, fix
         if start == "unit":
             torch.nn.init.normal_(first.responses.v[0], 0, recipe.kick)  # h_0 alone
             mark.load_state_dict(first.state_dict())
-    _begin(mark, training, start, data, folder, processes, how, write=isinstance(fixed, nn.Module))
+    if _begin(mark, training, start, data, folder, processes, how, write=isinstance(fixed, nn.Module)):
+        return
     start_loss = None
     if fixed is not None or recipe.head_epochs:
         data.load_summaries(mark)
@@ -155,24 +155,30 @@ def _at_fiducial(data, training, recipe, start, mark, folder, processes, how):
         with seeded(training.seed, WEIGHTS):
             mark.load_state_dict(LearnedMark(data.grid, **training.mark_settings()).state_dict())
             torch.nn.init.normal_(mark.responses.v, 0, UNIT_SCATTER)
-    _begin(mark, training, start, data, folder, processes, how)
-    yield Information(data, mark, recipe, training.wanted, training.seed)
+    if not _begin(mark, training, start, data, folder, processes, how):
+        yield Information(data, mark, recipe, training.wanted, training.seed)
 
 
 def _begin(mark, training, start, data, folder, processes, how, write=False):
-    """Put the weights it starts with into a mark, from start.safetensors once they are known; and it on its device."""
+    """Put the weights it starts with into a mark, from start.safetensors once they are known; and it on its device.
+
+    Gives whether the search for them was stopped; then the file has what was best so far.
+    """
     path = folder / "start.safetensors"
-    if start in ("classical", "function") and not path.exists():
+    known, stopped = path.exists() and not read_tensors(path)[1].get("stopped"), False
+    if start in ("classical", "function") and not known:
         mark.load_state_dict(start_mark(training, start, data, folder / "start", **how).state_dict())
-        write = not how["stop"].asked
+        write, stopped = True, processes.total(float(how["stop"].asked))[0] > 0
     processes.wait()
     if write and processes.first:
-        write_tensors(path, {f"weights.mark.{name}": x for name, x in mark.state_dict().items()}, {})
+        tensors = {f"weights.mark.{name}": x for name, x in mark.state_dict().items()}
+        write_tensors(path, tensors, {"stopped": stopped})
     processes.wait()
     if path.exists():
         mark.load_state_dict(part(read_tensors(path)[0], "weights.mark"))
     if isinstance(mark, nn.Module):
         mark.to(processes.device)
+    return stopped
 
 
 def fixed_losses(training, marks, simulations=None, *, data_root=None, device="auto", memory=None):

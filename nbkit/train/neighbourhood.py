@@ -53,14 +53,23 @@ class Joined:
         """16 letters that change with any of the sets."""
         return hashlib.sha256("".join(map(fingerprint, self._sets)).encode()).hexdigest()[:16]
 
+    def name(self, row):
+        """Set and place in it of a row."""
+        which, within = self._place(row)
+        return f"{FIDUCIAL_SETS[which]} {within}"
+
+    def _place(self, row):
+        which, within = (0, row) if row < self.fiducial else divmod(row - self.fiducial, self.pairs)
+        return which + (row >= self.fiducial), within
+
     def __len__(self):
         return self.fiducial + len(DERIVATIVES) * self.pairs
 
     def __getitem__(self, rows):
         fields = torch.empty(len(rows), *self.grid.shape)
         for place, row in enumerate(rows):
-            which, within = (0, row) if row < self.fiducial else divmod(row - self.fiducial, self.pairs)
-            fields[place] = self._sets[which + (row >= self.fiducial)][within]
+            which, within = self._place(row)
+            fields[place] = self._sets[which][within]
         return fields
 
 
@@ -152,5 +161,10 @@ class Neighbourhood:
         mine = rows[self.processes.share(len(rows))]
         parts = [mine[some] for some in slices(len(mine), self._micro)]
         for part, delta in zip(parts, self.fields.parts(parts), strict=True):
-            power = marked_spectra(mark, delta, grid=self.grid, kmax=self.kmax, centre=self.centre)
+            try:
+                power = marked_spectra(mark, delta, grid=self.grid, kmax=self.kmax, centre=self.centre)
+            except ValueError as problem:
+                bad = part[~torch.isfinite(delta).flatten(1).all(1).cpu()]
+                names = ", ".join(map(self.joined.name, (bad if len(bad) else part)[:16].tolist()))
+                raise ValueError(f"{problem} (simulations {names})") from problem
             yield part, torch.cat([power.P_dd, power.P_dm, power.P_mm], dim=-1)

@@ -200,7 +200,8 @@ class Training:
             _require(getattr(self, name) >= 0, name, getattr(self, name), "it must be 0 or more")
         wanted = self.parameters.split(",")
         _require(set(wanted) <= set(PARAMETERS), "parameters", self.parameters, f"allowed are {', '.join(PARAMETERS)}")
-        object.__setattr__(self, "kmax", float(self.kmax))
+        for name in ("kmax", "r0"):
+            object.__setattr__(self, name, float(getattr(self, name)))
 
     @property
     def name(self):

@@ -1,4 +1,4 @@
-"""Figures of a training, the monitor without a person, and training from a shell."""
+"""Figures of a training, and the monitor before a person and without one."""
 
 import asyncio
 import csv
@@ -8,24 +8,22 @@ from math import log
 import losses
 import matplotlib.pyplot as plt
 import pytest
-import trainings
-from fake import FakeSet
-from nbkit.train.train import train
-from training_process import RECIPE
+from training_process import CONTRAST, RECIPE, trained
 
-from nbkit import LearnedMark, disk
+from nbkit import LearnedMark, disk, load
 from nbkit.mark.classical import UnitMark
 from nbkit.show import training as monitor
-from nbkit.train import launch
+
+QUICK = replace(CONTRAST, recipe=replace(RECIPE, pretrain_epochs=1, epochs=2))
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    simulations, folder = FakeSet(40), tmp_path_factory.mktemp("runs")
-    view = monitor.Monitor()
-    quick = replace(RECIPE, pretrain_epochs=1, epochs=2)
-    learned = asyncio.run(view.during(train, simulations, folder / "a", recipe=quick, device="cpu"))
-    unit = train(simulations, folder / "b", recipe=quick, mark=UnitMark(), device="cpu")
+    folder, view = tmp_path_factory.mktemp("runs"), monitor.Monitor()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NBKIT_RUNS", str(folder))
+        learned = asyncio.run(view.during(trained, QUICK, folder / "a"))
+        unit = trained(QUICK, folder / "b", fixed=UnitMark())
     return learned, unit, view
 
 
@@ -42,7 +40,7 @@ def test_losses_show_chance_perfection_and_references(runs):
 
 
 def test_curves_show_searches_the_heads_and_then_the_mark_from_its_start_on():
-    run, of = trainings.shipped()["mini_c2"], ("value", "low", "high")
+    run, of = load("mini_c2"), ("value", "low", "high")
     searched = {40: dict.fromkeys(of, 2.7), 120: dict(zip(of, (2.6, 2.5, 2.65), strict=True))}
     figure = losses.curves({"other": run, "one": run}, {"one": searched})
     ends, heads, own = (ax.get_lines()[-1] for ax in figure.axes)
@@ -61,6 +59,9 @@ def test_mark_figure_has_a_line_for_every_profile_and_term(runs, l_max):
     monitor._draw_mark(axes, mark, LearnedMark(learned.grid, l_max))
     assert len(axes[0].get_lines()) == 2 * (l_max + 1)
     assert len(axes[1].get_lines()) == 2 * len(mark.responses.names)
+    for ax in axes:  # the mark's lines have names, those of its start are dashed
+        named = [line.get_linestyle() for line in ax.get_lines() if not line.get_label().startswith("_")]
+        assert named == ["-"] * (len(ax.get_lines()) // 2) and len(ax.get_legend().get_texts()) == len(named)
     plt.close(figure)
 
 
@@ -69,20 +70,36 @@ def test_monitor_is_still_where_nobody_watches(runs):
     assert learned.finished and view._image.value == b""
 
 
-def test_button_is_heard_while_the_training_runs_and_not_the_next_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(monitor, "is_watched", lambda: True)
+@pytest.mark.parametrize("name", ["demo_l2", "demo_i2"])
+def test_losses_of_either_objective_are_drawn_against_their_own_reference(name):
+    figure = monitor.losses(load(name))
+    ax = figure.axes[0]
+    assert ("InfoNCE" in ax.get_ylabel()) == (name == "demo_l2") != (r"\sigma" in ax.get_ylabel())
+    assert list(ax.get_lines()[1].get_ydata()) == load(name).column("val_loss")
+    plt.close(figure)
+
+
+@pytest.mark.parametrize("head_epochs", [0, 1])
+def test_button_is_heard_while_the_training_runs_and_not_the_next_time(head_epochs, tmp_path, monkeypatch):
+    """Also where a stage begins with the loss of its start, before it has trained."""
+    monkeypatch.setenv("NBKIT_RUNS", str(tmp_path))
+    monkeypatch.setattr(monitor, "watched", lambda: True)
     view, seen = monitor.Monitor(), []
 
-    def on_epoch(trainer):
-        seen.append(bytes(view._image.value))
-        view._button.click()
+    def on_epoch(objective, progress):
+        draw(objective, progress)
+        seen.append((progress.stage, bytes(view._image.value)))
+        if progress.stage == "marked":
+            view._button.click()
 
-    monkeypatch.setattr(view, "on_epoch", lambda t, draw=view.on_epoch: (draw(t), on_epoch(t)))
-    options = {"recipe": replace(RECIPE, pretrain_epochs=1, epochs=3), "device": "cpu"}
-    stopped = asyncio.run(view.during(train, FakeSet(40), tmp_path, **options))
-    assert not stopped.finished and seen[0].startswith(b"\x89PNG")
-    monkeypatch.setattr(view, "on_epoch", lambda trainer: None)
-    assert asyncio.run(view.during(train, FakeSet(40), tmp_path, **options)).finished
+    draw, training = view.on_epoch, replace(QUICK, recipe=replace(QUICK.recipe, epochs=3, head_epochs=head_epochs))
+    monkeypatch.setattr(view, "on_epoch", on_epoch)
+    stopped = asyncio.run(view.during(trained, training, tmp_path / "run"))
+    assert not stopped.finished and len({image for _, image in seen}) == len(seen)
+    assert [stage for stage, _ in seen] == ["unmarked", *["heads"] * head_epochs, "marked"]
+    assert all(image.startswith(b"\x89PNG") for _, image in seen)
+    monkeypatch.setattr(view, "on_epoch", draw)
+    assert asyncio.run(view.during(trained, training, tmp_path / "run")).finished
 
 
 def test_stored_comparison_of_recipes_is_drawn_whole():
@@ -93,20 +110,3 @@ def test_stored_comparison_of_recipes_is_drawn_whole():
     figure = losses.recipes(path)
     assert {line.get_label() for line in figure.axes[0].get_lines()} == names
     plt.close(figure)
-
-
-def test_words_of_the_command_line():
-    asked = launch.arguments(["out", "--preset", "mini", "--kmax", "0.2", "--no-residual", "--recipe", "paper"])
-    assert (asked.preset, asked.kmax, asked.residual, asked.recipe) == ("mini", 0.2, False, "paper")
-    words = launch.words(residual=False, preset="mini", kmax=0.2, recipe=None, data_root="", l_max=1)
-    assert words == ["--preset", "mini", "--kmax", "0.2", "--l-max", "1", "--no-residual"]
-    assert launch.arguments(["out", *words]).l_max == 1
-    assert not launch.arguments(["out", *launch.words(cross=False)]).cross
-    assert launch.run_name(kmax=0.2, l_max=1) == "demo_default_k0.2_l1_fourier_residual_seed0"
-    assert launch.run_name("mini", residual=False, cross=False) == "mini_default_k0.3_l2_fourier_plain_nocross_seed0"
-
-
-def test_a_failing_process_is_reported_with_its_log(tmp_path):
-    with pytest.raises(RuntimeError, match=r"(?s)The training ended with code \d+; the end of .*log.txt"):
-        list(launch.follow(tmp_path / "run", 1, preset="nothing"))
-    assert "invalid choice: 'nothing'" in (tmp_path / "run" / "log.txt").read_text()
