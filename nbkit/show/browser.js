@@ -131,13 +131,15 @@ function frame(el, { hint, name, arrange, prepare, draw, reset }) {
     document.fullscreenElement ? document.exitFullscreen() : whole.requestFullscreen();
   }
 
-  const acts = [
-    ["↺", "Reset", reset],
-    ["⤓", "Save picture", save],
-    ["⛶", "Full screen", full],
-  ];
-  for (const [sign, title, act] of acts) {
-    node(buttons, "button", { type: "button", title, "aria-label": title }, sign).onclick = act;
+  const acts = {
+    Reset: [reset, "M3 8a5 5 0 1 0 2-4M5 1v3h3"],
+    "Save picture": [save, "M8 2v8M4.5 7 8 10.5 11.5 7M2.5 13.5h11"],
+    "Full screen": [full, "M2 6V2h4M10 2h4v4M14 10v4h-4M6 14H2v-4"],
+  };
+  for (const [title, [act, path]] of Object.entries(acts)) {
+    const button = node(buttons, "button", { type: "button", title, "aria-label": title });
+    button.innerHTML = `<svg viewBox="0 0 16 16" aria-hidden="true"><path d="${path}" /></svg>`;
+    button.onclick = act;
   }
   const sizes = new ResizeObserver(() => redraw());
   sizes.observe(root);

@@ -1,77 +1,7 @@
 // Maps of a periodic cube: every field is here, so slices, colours, read-outs and M are made without a kernel.
 
-const AXES = "xyz";
-const [LEFT, FOOT, GAP, HEAD, COUNTS, STRIP, NUMBERS] = [50, 40, 18, 20, 18, 7, 17];
-const ABOVE = HEAD + COUNTS + STRIP + NUMBERS;
-const BINS = 64;
 const HINT =
   "arrows: cursor · , . slice · x y z axis · + − zoom · 1–9 terms · click or Enter: pin · drag: move · Ctrl + wheel or pinch: zoom";
-
-// Numbers of 16 bits as they come, floats once they are asked for; a field that was replaced is a new key.
-const HALVES = Float32Array.from({ length: 65536 }, (_, bits) => {
-  const [power, part] = [(bits >> 10) & 31, (bits & 1023) / 1024];
-  return (bits >> 15 ? -1 : 1) * (power ? 2 ** (power - 15) * (1 + part) : 2 ** -14 * part);
-});
-const decoded = new WeakMap();
-
-function floats(bytes, scale) {
-  if (!decoded.has(bytes)) {
-    const codes = new Uint16Array(bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength));
-    const values = new Float32Array(codes.length);
-    for (let i = 0; i < codes.length; i++) values[i] = HALVES[codes[i]] * scale;
-    decoded.set(bytes, values);
-  }
-  return decoded.get(bytes);
-}
-
-function colours(hex) {
-  const byte = (i) => parseInt(hex.slice(2 * i, 2 * i + 2), 16);
-  return Uint32Array.from(
-    { length: 256 },
-    (_, i) => 0xff000000 | (byte(3 * i + 2) << 16) | (byte(3 * i + 1) << 8) | byte(3 * i),
-  );
-}
-
-// Mean over a slab, (n, n): the first remaining axis runs right, the second up.
-function cut(values, { n, axis, index, slab }) {
-  const stride = [n * n, n, 1];
-  const [right, up] = [0, 1, 2].filter((a) => a !== axis).map((a) => stride[a]);
-  const mean = new Float32Array(n * n);
-  for (let s = 0; s < slab; s++) {
-    const start = modulo(index - ((slab - 1) >> 1) + s, n) * stride[axis];
-    for (let v = 0; v < n; v++)
-      for (let h = 0; h < n; h++) mean[v * n + h] += values[start + v * up + h * right] / slab;
-  }
-  return mean;
-}
-
-function softplusOfSum(about, on, field) {
-  const eta = new Float32Array(about.n ** 3).fill(about.bias);
-  for (const { name, mean } of about.panels.filter((p) => p.term)) {
-    const values = on.includes(name) ? field(name) : null;
-    for (let i = 0; i < eta.length; i++) eta[i] += values ? values[i] : mean;
-  }
-  return eta.map((x) => (x > 20 ? x : Math.log1p(Math.exp(x))));
-}
-
-// How often each value occurs, over a little more than the range that the colours start with.
-function histogram(values, shown, [low, high]) {
-  const every = Math.max(1, values.length >> 17);
-  let [least, most] = [Infinity, -Infinity];
-  for (let i = 0; i < values.length; i++) {
-    if (values[i] < least) least = values[i];
-    if (values[i] > most) most = values[i];
-  }
-  const room = 0.5 * (high - low);
-  const span = [Math.max(shown(least), low - room), Math.min(shown(most), high + room)].map(
-    (x, i) => x + (i ? 1 : -1) * 0.02 * room,
-  );
-  const counts = new Float32Array(BINS);
-  for (let i = 0; i < values.length; i += every) {
-    counts[clamp(Math.floor(((shown(values[i]) - span[0]) / (span[1] - span[0])) * BINS), 0, BINS - 1)]++;
-  }
-  return { counts: counts.map((c) => c / Math.max(...counts)), span, constant: least === most ? least : null };
-}
 
 function initialize({ model }) {
   let timer = null;
@@ -103,7 +33,7 @@ function render({ model, el }) {
     draw,
     reset,
   });
-  let [about, panels, lay, mark] = [null, [], null, {}];
+  let [about, panels, side, mark] = [null, [], 200, {}];
 
   function field(name) {
     const panel = about.panels.find((p) => p.name === name);
@@ -119,11 +49,9 @@ function render({ model, el }) {
     about = state("about");
     over.replaceChildren();
     panels = about.panels.map((p, i) => {
-      const tile = document.createElement("canvas");
-      tile.width = tile.height = about.n;
       const shown = p.log ? (v) => Math.log10(Math.max(1 + v, 0.01)) : (v) => v;
-      const panel = { ...p, tile, shown, lut: colours(about.palettes[p.palette]) };
-      panel.ends = ["low", "high"].map((end, side) => handle(panel, end, side));
+      const panel = { ...p, shown, lut: colours(about.palettes[p.palette]) };
+      panel.ends = ["low", "high"].map((end, which) => handle(panel, end, which));
       if (p.term) {
         panel.box = node(over, "input", {
           type: "checkbox",
@@ -143,21 +71,20 @@ function render({ model, el }) {
     set({ on: about.terms.filter((t) => (t === name ? !on.includes(t) : on.includes(t))) });
   }
 
-  function handle(panel, end, side) {
+  function handle(panel, end, which) {
+    const width = () => panel.histogram.span[1] - panel.histogram.span[0];
     const move = (value) => {
-      const [range, [a, b]] = [[...state("ranges")[panel.name]], panel.histogram.span];
-      const least = 1e-3 * (b - a);
-      range[side] = side
-        ? Math.max(clamp(value, a, b), range[0] + least)
-        : Math.min(clamp(value, a, b), range[1] - least);
+      const [low, high] = state("ranges")[panel.name];
+      const v = clamp(value, ...panel.histogram.span);
+      const least = 1e-3 * width();
+      const range = which ? [low, Math.max(v, low + least)] : [Math.min(v, high - least), high];
       set({ ranges: { ...state("ranges"), [panel.name]: range } });
     };
-    const width = () => panel.histogram.span[1] - panel.histogram.span[0];
     const dragged = (e) => {
       const x = e.clientX - canvas.getBoundingClientRect().x - panel.x;
-      move(panel.histogram.span[0] + (x / lay.side) * width());
+      move(panel.histogram.span[0] + (x / side) * width());
     };
-    const pressed = (dx, dy) => move(state("ranges")[panel.name][side] + 0.02 * (dx + dy) * width());
+    const pressed = (dx, dy) => move(state("ranges")[panel.name][which] + 0.02 * (dx + dy) * width());
     return grip(over, `${panel.label}, ${end} end of the colours`, dragged, pressed);
   }
 
@@ -168,12 +95,12 @@ function render({ model, el }) {
     const options = Array.from({ length: Math.min(most, panels.length) }, (_, i) => i + 1);
     const rows = (columns) => Math.ceil(panels.length / columns);
     const sides = options.map((columns) => {
-      const tall = whole ? (whole - FOOT) / rows(columns) - ABOVE - GAP : panels.length > 4 ? 300 : 380;
+      const tall = whole ? (whole - FOOT) / rows(columns) - ABOVE - GAP : ({ 1: 460, 2: 420 }[panels.length] ?? 320);
       return Math.floor(Math.max(Math.min((room + GAP) / columns - GAP, tall), 120));
     });
     const best = whole ? sides.indexOf(Math.max(...sides)) : options.findIndex((c) => rows(c) === rows(most));
-    const [columns, side] = [options[best], sides[best]];
-    lay = { side };
+    const columns = options[best];
+    side = sides[best];
     panels.forEach((panel, i) => {
       panel.x = LEFT + (i % columns) * (side + GAP);
       panel.y = ABOVE + Math.floor(i / columns) * (side + ABOVE + GAP);
@@ -182,30 +109,12 @@ function render({ model, el }) {
     return rows(columns) * (side + ABOVE + GAP) - GAP + FOOT;
   }
 
-  // What depends on slice, terms, colours and fields; the cursor and the view need none of it.
   function prepare() {
     const { n } = about;
     const where = { n, axis: state("axis"), index: modulo(state("index"), n), slab: clamp(state("slab"), 1, n) };
     for (const panel of panels) {
-      const values = field(panel.name);
-      if (panel.values !== values)
-        panel.histogram = histogram(
-          values,
-          panel.shown,
-          about.start?.ranges[panel.name] ?? state("ranges")[panel.name],
-        );
-      panel.values = values;
-      panel.cut = cut(values, where);
-      const [low, high] = state("ranges")[panel.name];
-      const image = new ImageData(n, n);
-      const pixels = new Uint32Array(image.data.buffer);
-      for (let v = 0; v < n; v++) {
-        for (let h = 0; h < n; h++) {
-          const share = (panel.shown(panel.cut[v * n + h]) - low) / (high - low);
-          pixels[(n - 1 - v) * n + h] = panel.lut[clamp(Math.floor(255 * share), 0, 255)];
-        }
-      }
-      panel.tile.getContext("2d").putImageData(image, 0, 0);
+      const range = state("ranges")[panel.name];
+      prepared(panel, field(panel.name), where, range, about.start?.ranges[panel.name] ?? range);
     }
     position();
   }
@@ -226,10 +135,10 @@ function render({ model, el }) {
   function position() {
     for (const panel of panels) {
       const { span } = panel.histogram;
-      panel.ends.forEach((end, side) => {
-        const value = state("ranges")[panel.name][side];
+      panel.ends.forEach((end, which) => {
+        const value = state("ranges")[panel.name][which];
         const share = clamp((value - span[0]) / (span[1] - span[0]), 0, 1);
-        end.style.transform = `translate(${panel.x + share * lay.side}px, ${panel.y - ABOVE + HEAD}px)`;
+        end.style.transform = `translate(${panel.x + share * side}px, ${panel.y - ABOVE + HEAD}px)`;
         const say = { valuenow: value, valuemin: span[0], valuemax: span[1], valuetext: three(value) };
         for (const [name, v] of Object.entries(say)) end.setAttribute(`aria-${name}`, v);
       });
@@ -239,135 +148,29 @@ function render({ model, el }) {
     }
   }
 
-  function drawBar(panel, { ctx, style, text }) {
-    const { x, y } = panel;
-    const { counts, span } = panel.histogram;
-    const [low, high] = state("ranges")[panel.name];
-    const top = y - ABOVE + HEAD;
-    const place = (v) => x + clamp((v - span[0]) / (span[1] - span[0]), 0, 1) * lay.side;
-    ctx.globalAlpha = 0.4;
-    counts.forEach((c, i) => {
-      const tall = COUNTS * Math.sqrt(c);
-      ctx.fillRect(x + (i / BINS) * lay.side, top + COUNTS - tall, lay.side / BINS - 0.5, tall);
-    });
-    ctx.globalAlpha = 1;
-    for (let i = 0; i < lay.side; i++) {
-      const v = span[0] + (i / lay.side) * (span[1] - span[0]);
-      const rgb = panel.lut[clamp(Math.floor((255 * (v - low)) / (high - low)), 0, 255)];
-      ctx.fillStyle = `rgb(${rgb & 255} ${(rgb >> 8) & 255} ${(rgb >> 16) & 255})`;
-      ctx.fillRect(x + i, top + COUNTS, Math.min(1.5, lay.side - i), STRIP);
-    }
-    ctx.fillStyle = style.color;
-    for (const v of [low, high]) ctx.fillRect(place(v) - 1, top + 3, 2, COUNTS + STRIP - 1);
-    const name = panel.log ? `log₁₀(1 + ${panel.label})` : panel.unit;
-    const room = name ? ctx.measureText(name).width / 2 + 22 : 20;
-    text(three(low), clamp(place(low), x + 16, x + lay.side / 2 - room), y - NUMBERS / 2, "center");
-    text(three(high), clamp(place(high), x + lay.side / 2 + room, x + lay.side - 16), y - NUMBERS / 2, "center");
-    text(name, x + lay.side / 2, y - NUMBERS / 2, "center");
-  }
-
-  // The map, as often as the view holds the periodic box, and the cursor and the pin on it.
-  function drawMap(panel, { ctx }, at, corner, zoom) {
-    const { x, y } = panel;
-    const { side } = lay;
-    const size = zoom * side;
-    ctx.save();
-    ctx.beginPath();
-    ctx.rect(x, y, side, side);
-    ctx.clip();
-    ctx.imageSmoothingEnabled = false;
-    if (panel.term && !state("on").includes(panel.name)) ctx.globalAlpha = 0.25;
-    for (let h = Math.floor(corner[0]); h < corner[0] + 1 / zoom; h++) {
-      for (let v = Math.floor(corner[1]); v < corner[1] + 1 / zoom; v++) {
-        ctx.drawImage(panel.tile, x + (h - corner[0]) * size, y + side - (v + 1 - corner[1]) * size, size, size);
-      }
-    }
-    ctx.globalAlpha = 1;
-    const half = 0.5 / about.n;
-    const pixel = (i, first) => (modulo(i / about.n + half - first + half, 1) - half) * size;
-    const point = (i) => [x + pixel(i[across()[0]], corner[0]), y + side - pixel(i[across()[1]], corner[1])];
-    const outlined = (path, wide) => {
-      for (const [colour, width] of [
-        ["#000a", wide + 2],
-        ["#fff", wide],
-      ]) {
-        [ctx.strokeStyle, ctx.lineWidth] = [colour, width];
-        ctx.stroke(path);
-      }
-    };
-    if (at.length) {
-      const [h, v] = point(at);
-      const gap = Math.max(6, (0.7 * size) / about.n);
-      const lines = `M${x} ${v}H${h - gap}M${h + gap} ${v}H${x + side}M${h} ${y}V${v - gap}M${h} ${v + gap}V${y + side}`;
-      outlined(new Path2D(lines), 0.7);
-    }
-    if (state("pinned").length) {
-      const ring = new Path2D();
-      ring.arc(...point(state("pinned")), Math.max(6, (0.7 * size) / about.n), 0, 7);
-      ctx.setLineDash(state("pinned")[state("axis")] === state("index") ? [] : [2, 3]);
-      outlined(ring, 2);
-    }
-    ctx.restore();
-  }
-
-  function drawTicks(panel, { ctx, text }, corner, zoom) {
-    const { x, y, outer } = panel;
-    const { side } = lay;
-    const box = about.n * about.cell;
-    const every = step(box / zoom, side > 260 ? 5 : 4);
-    for (const way of [0, 1].filter((w) => outer[w])) {
-      const first = Math.ceil((corner[way] * box + about.origin) / every - 1e-6) * every - about.origin;
-      for (let p = first; p <= (corner[way] + 1 / zoom) * box + 1e-6; p += every) {
-        const along = (p / box - corner[way]) * size(zoom);
-        const label = short(about.origin + (p < 0 || p > box + 1e-6 ? modulo(p, box) : p));
-        way ? ctx.fillRect(x, y + side - along - 0.5, -4, 1) : ctx.fillRect(x + along - 0.5, y + side, 1, 4);
-        way ? text(label, x - 6, y + side - along, "right") : text(label, x + along, y + side + 12, "center");
-      }
-      ctx.save();
-      way ? ctx.translate(x - LEFT + 8, y + side / 2) : ctx.translate(x + side / 2, y + side + 30);
-      if (way) ctx.rotate(-Math.PI / 2);
-      text(`${AXES[across()[way]]} [Mpc/h]`, 0, 0, "center", "12px");
-      ctx.restore();
-    }
-  }
-
-  const size = (zoom) => zoom * lay.side;
-
   function draw(paint) {
-    const { ctx, style, text } = paint;
     const [cx, cy, zoom] = state("view");
-    const corner = [cx - 0.5 / zoom, cy - 0.5 / zoom];
     const at = voxel();
-    const values = [];
-    for (const panel of panels) {
-      const { x, y, label, unit, histogram: { constant } } = panel; // prettier-ignore
-      text(label, x + (panel.term ? 20 : 0), y - ABOVE + HEAD / 2, "left", "600 13px");
-      if (at.length) {
-        const value = `${three(panel.cut[at[across()[1]] * about.n + at[across()[0]]])} ${unit}`.trim();
-        text(value, x + lay.side, y - ABOVE + HEAD / 2, "right", "13px");
-        values.push(`${label} ${value}`);
-      }
-      drawBar(panel, paint);
-      drawMap(panel, paint, at, corner, zoom);
-      drawTicks(panel, paint, corner, zoom);
-      if (constant === null) continue;
-      ctx.fillStyle = style.backgroundColor;
-      ctx.fillRect(x + 4, y + lay.side / 2 - 12, lay.side - 8, 24);
-      ctx.fillStyle = style.color;
-      text(`${label} is ${three(constant)} everywhere`, x + lay.side / 2, y + lay.side / 2, "center", "12px");
-    }
     const [axis, index, slab] = ["axis", "index", "slab"].map(state);
+    const inside = state("pinned")[axis] === index;
+    const corner = [cx - 0.5 / zoom, cy - 0.5 / zoom];
+    const given = { pinned: state("pinned"), ranges: state("ranges"), on: state("on"), across: across() };
+    const scene = { ...about, side, at, inside, corner, zoom, ...given };
+    for (const panel of panels) {
+      const value = at.length ? panel.cut[at[scene.across[1]] * about.n + at[scene.across[0]]] : null;
+      panel.words = at.length ? `${three(value)} ${panel.unit}`.trim() : "";
+      drawPanel(panel, paint, scene);
+    }
     const first = index - ((slab - 1) >> 1);
-    const depth =
-      slab > 1 ? `${short(length(first - 0.5))} … ${short(length(first + slab - 0.5))}` : three(length(index));
-    const words = [...AXES].map((a, i) => `${a} = ${i === axis ? depth : at.length ? three(length(at[i])) : "…"}`);
-    place.textContent = `${words.join(", ")} Mpc/h`;
-    if (at.length) say(`${place.textContent}: ${values.join(", ")}`);
+    const depth = `${short(length(first - 0.5))} … ${short(length(first + slab - 0.5))}`;
+    const here = (i) =>
+      i !== axis ? (at.length ? three(length(at[i])) : "…") : slab > 1 ? depth : three(length(index));
+    place.textContent = `${[...AXES].map((a, i) => `${a} = ${here(i)}`).join(", ")} Mpc/h`;
+    if (at.length) say(`${place.textContent}: ${panels.map((p) => `${p.label} ${p.words}`).join(", ")}`);
   }
 
   // What is under the pointer: coordinates in a map [shares of it], and the voxel.
   function under(e) {
-    const { side } = lay;
     const panel = panels.find((p) => modulo(e.offsetX - p.x, 1e6) < side && modulo(e.offsetY - p.y, 1e6) < side);
     if (!panel) return null;
     const [cx, cy, zoom] = state("view");
@@ -407,7 +210,7 @@ function render({ model, el }) {
     if (others.length) return zoom(apart(now) / apart(was));
     if (moved < 5) return;
     const [cx, cy, scale] = state("view");
-    const far = [(was[0] - now[0]) / size(scale), (now[1] - was[1]) / size(scale)];
+    const far = [(was[0] - now[0]) / (side * scale), (now[1] - was[1]) / (side * scale)];
     set({ view: [modulo(cx + far[0], 1), modulo(cy + far[1], 1), scale] });
   };
   canvas.onpointerup = canvas.onpointercancel = (e) => {

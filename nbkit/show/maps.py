@@ -47,7 +47,7 @@ class Maps(anywidget.AnyWidget):
     origin : coordinate of the first face of the box [Mpc/h].
     """
 
-    _esm = "\n".join((HERE / name).read_text() for name in ("browser.js", "maps.js"))
+    _esm = "\n".join((HERE / name).read_text() for name in ("browser.js", "panels.js", "maps.js"))
     _css = (HERE / "maps.css").read_text()
     about, voxels = t.Dict().tag(sync=True), t.Dict().tag(sync=True)
     axis, index, slab = Axis(2).tag(sync=True), t.Int().tag(sync=True), t.Int(1).tag(sync=True)
@@ -152,8 +152,8 @@ class Maps(anywidget.AnyWidget):
     def _controls(self):
         """Axis, play, slice and slab, joined to the maps in the browser: they move where there is no kernel, too."""
         last, narrow = self.grid.n - 1, {"description_width": "36px"}
-        axis = w.ToggleButtons(options=["x", "y", "z"], index=self.axis, description="axis", tooltips=["across x"] * 3)
-        axis.style, axis.layout.width = narrow | {"button_width": "36px"}, "210px"
+        axis = w.ToggleButtons(options=["x", "y", "z"], index=self.axis, description="axis")
+        axis.style, axis.layout = narrow | {"button_width": "36px"}, w.Layout(flex_flow="row", width="190px")
         play = w.ToggleButton(description="▶ play", tooltip="move through the box", layout=w.Layout(width="80px"))
         index = w.IntSlider(self.index, 0, last, description="slice", style=narrow, layout=w.Layout(width="300px"))
         slab = w.IntSlider(self.slab, 1, max(last // 2, 1), description="slab", style=narrow)
