@@ -53,7 +53,7 @@ function grip(parent, label, dragged, pressed) {
 // A picture that redraws itself: its canvas, what lies over it, a line of text, buttons, a hint.
 //   arrange(width, height)  gives the height of the picture [pixels]; height is that of a full screen, or null
 //   prepare()               is called before a picture whenever more than the cursor has changed
-//   draw(paint)             draws it; paint is { ctx, width, height, style, text }
+//   draw(paint)             draws it; paint is { ctx, width, height, style, text, saved }
 function frame(el, { hint, name, arrange, prepare, draw, reset }) {
   const root = node(el, "div", { class: "nbkit", "data-lm-suppress-shortcuts": "true" });
   const bar = node(root, "div", { class: "nbkit-bar" });
@@ -66,7 +66,7 @@ function frame(el, { hint, name, arrange, prepare, draw, reset }) {
   const said = node(root, "div", { class: "nbkit-hidden", role: "status" });
   let [width, height, stale, queued, talk, frames] = [0, 0, true, false, null, 0];
 
-  function picture(ctx) {
+  function picture(ctx, saved = false) {
     const style = getComputedStyle(root);
     const text = (words, x, y, align = "left", font = "11px") => {
       [ctx.textAlign, ctx.textBaseline, ctx.font] = [align, "middle", `${font} ${style.fontFamily}`];
@@ -75,7 +75,7 @@ function frame(el, { hint, name, arrange, prepare, draw, reset }) {
     ctx.fillStyle = style.backgroundColor;
     ctx.fillRect(0, 0, width, height);
     [ctx.fillStyle, ctx.strokeStyle] = [style.color, style.color];
-    draw({ ctx, width, height, style, text });
+    draw({ ctx, width, height, style, text, saved });
   }
 
   function show() {
@@ -117,10 +117,15 @@ function frame(el, { hint, name, arrange, prepare, draw, reset }) {
 
   function save() {
     const copy = document.createElement("canvas");
-    [copy.width, copy.height] = [2 * width, 2 * height];
+    [copy.width, copy.height] = [2 * width, 2 * height + 48];
     const ctx = copy.getContext("2d");
-    ctx.scale(2, 2);
-    picture(ctx);
+    const style = getComputedStyle(root);
+    ctx.fillStyle = style.backgroundColor;
+    ctx.fillRect(0, 0, copy.width, copy.height);
+    [ctx.fillStyle, ctx.font] = [style.color, `26px ${style.fontFamily}`];
+    ctx.fillText(place.textContent, 16, 34);
+    ctx.setTransform(2, 0, 0, 2, 0, 48);
+    picture(ctx, true);
     const link = node(root, "a", { download: `${name}.png`, href: copy.toDataURL("image/png") });
     link.click();
     link.remove();

@@ -179,6 +179,7 @@ function drawPanel(panel, paint, scene) {
   const { x, y, label, term, words, histogram } = panel;
   const { ctx, style, text } = paint;
   const { side } = scene;
+  if (paint.saved && term) text(scene.on.includes(panel.name) ? "☑" : "☐", x, y - ABOVE + HEAD / 2, "left", "16px");
   text(label, x + (term ? 20 : 0), y - ABOVE + HEAD / 2, "left", "600 13px");
   text(words, x + side, y - ABOVE + HEAD / 2, "right", "13px");
   drawBar(panel, paint, scene);
