@@ -55,7 +55,7 @@ function grip(parent, label, dragged, pressed) {
 //   prepare()               is called before a picture whenever more than the cursor has changed
 //   draw(paint)             draws it; paint is { ctx, width, height, style, text, saved }
 function frame(el, { hint, name, arrange, prepare, draw, reset }) {
-  const root = node(el, "div", { class: "nbkit", "data-lm-suppress-shortcuts": "true" });
+  const root = node(el, "div", { class: `nbkit nbkit-${name}`, "data-lm-suppress-shortcuts": "true" });
   const bar = node(root, "div", { class: "nbkit-bar" });
   const place = node(bar, "span", { class: "nbkit-place" });
   const buttons = node(bar, "span", { class: "nbkit-buttons" });

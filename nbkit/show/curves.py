@@ -1,4 +1,4 @@
-"""Curves, nodes and error ellipses that live in the browser; and the explorer that joins pictures and their controls."""
+"""Curves, nodes and error ellipses that live in the browser; the explorer that joins pictures and controls."""
 
 import base64
 import io
@@ -31,6 +31,9 @@ class Explorer(w.VBox):
         wrapped = {"flex_flow": "row wrap", "align_items": "flex-start", "width": "100%"}
         super().__init__([w.Box(controls, layout=w.Layout(**wrapped)), w.Box(panels, layout=w.Layout(**wrapped))])
         self.add_class("nbkit-explorer")
+        for panel in panels[1:] and panels:
+            if isinstance(panel, anywidget.AnyWidget):
+                panel.layout = w.Layout(flex="1 1 380px", width="auto", min_width="280px")
         self.title, self.controls, self.panels = title, controls, panels
         self.static = static or side_by_side(*(panel.png() for panel in panels if hasattr(panel, "png")))
 
@@ -40,6 +43,12 @@ class Explorer(w.VBox):
     def _repr_mimebundle_(self, **kwargs):
         bundle = super()._repr_mimebundle_(**kwargs)
         return bundle | {"text/plain": repr(self), "image/png": base64.b64encode(self.static).decode()}
+
+
+def follow(update, *controls):
+    """Call update(change) whenever one of the controls has a new value."""
+    for control in controls:
+        control.observe(update, names="value")
 
 
 def side_by_side(*pngs):
@@ -56,6 +65,14 @@ def side_by_side(*pngs):
     return out.getvalue()
 
 
+def png_of(figure):
+    """PNG bytes of a figure, which is closed."""
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=80)
+    plt.close(figure)
+    return out.getvalue()
+
+
 def slider(description, value, low, high, step):
     """A slider that reports while it is dragged; whole numbers if its step is one."""
     kind = w.IntSlider if isinstance(step, int) else w.FloatSlider
@@ -64,7 +81,7 @@ def slider(description, value, low, high, step):
 
 
 class Curves(anywidget.AnyWidget):
-    """Curves with bands, read out under a cursor; of nodes, if there are any, the monotone cubic that goes through them.
+    """Curves with bands, read out under a cursor; of nodes, if there are any, the monotone cubic through them.
 
     State that Python may read and set, the same in all views: `curves`, `nodes` [[x, y], ...], `hidden` labels,
     `cursor` (x or None); of error ellipses the parameters `across` and `up`.
@@ -89,8 +106,8 @@ class Curves(anywidget.AnyWidget):
     controls = ()
 
     def __init__(
-        self, curves, labels=("x", "y"), log="", limits=(None, None), nodes=(), bounds=None, name="nodes", histogram=None,
-        rules=(), title="Curves", **more,
+        self, curves, labels=("x", "y"), log="", limits=(None, None), nodes=(), bounds=None, name="nodes",
+        histogram=None, rules=(), title="Curves", **more,
     ):  # fmt: skip
         nodes = [[float(x), float(y)] for x, y in nodes]
         if len(nodes) == 1 or (np.diff([x for x, _ in nodes]) <= 0).any():
@@ -141,8 +158,13 @@ class Curves(anywidget.AnyWidget):
         """PNG bytes of the curves as they are now, for renderings without a browser."""
         figure, ax = plt.subplots(figsize=(5.2, 3.4), layout="constrained")
         for line in self.lines():
-            look = {"color": line["colour"], "lw": 1 if line.get("ghost") else 1.8, "ls": line.get("dash", "-")}
-            ax.plot(line["x"], line["y"], **look, label=line["label"])
+            look = {
+                "color": line["colour"],
+                "lw": 1 if line.get("ghost") else 1.8,
+                "ls": line.get("dash", "-"),
+                "ms": 4,
+            }
+            ax.plot(line["x"], line["y"], **look, marker="o" if line.get("dots") else "", label=line["label"])
             if "low" in line:
                 ax.fill_between(line["x"], line["low"], line["high"], color=line["colour"], alpha=0.2, lw=0)
         ax.plot(*np.transpose(self.nodes or np.zeros((0, 2))), "o", color=CYCLE[0], mfc="white")
@@ -153,10 +175,7 @@ class Curves(anywidget.AnyWidget):
         limits = dict(zip(("xlim", "ylim"), self.about["limits"], strict=True))
         ax.set(xlabel=names[0], ylabel=names[1], xscale=scales[0], yscale=scales[1], **limits)
         ax.legend(fontsize=8)
-        out = io.BytesIO()
-        figure.savefig(out, format="png", dpi=80)
-        plt.close(figure)
-        return out.getvalue()
+        return png_of(figure)
 
 
 class Ellipses(Curves):
@@ -186,7 +205,9 @@ class Ellipses(Curves):
         self.controls = [self._choice("across", symbols), self._choice("up", symbols)]
 
     def _choice(self, name, symbols):
-        control = w.Dropdown(options=symbols, index=getattr(self, name), description=name, layout=w.Layout(width="200px"))
+        control = w.Dropdown(
+            options=symbols, index=getattr(self, name), description=name, layout=w.Layout(width="200px")
+        )
         w.jslink((control, "index"), (self, name))
         return control
 

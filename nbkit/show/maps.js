@@ -114,7 +114,7 @@ function render({ model, el }) {
     const where = { n, axis: state("axis"), index: modulo(state("index"), n), slab: clamp(state("slab"), 1, n) };
     for (const panel of panels) {
       const range = state("ranges")[panel.name];
-      prepared(panel, field(panel.name), where, range, about.start?.ranges[panel.name] ?? range);
+      fillPanel(panel, field(panel.name), where, range, about.start?.ranges[panel.name] ?? range);
     }
     position();
   }

@@ -1,6 +1,5 @@
-"""Maps that live in the browser: given all fields once, they are sliced, coloured and read out there, without a kernel."""
+"""Maps that live in the browser: given all fields once, they are sliced, coloured and read out without a kernel."""
 
-import base64
 import io
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import torch
 import traitlets as t
 from PIL import Image, ImageDraw, ImageFont
 
-from nbkit.show import MAPS, SIGNED, SYMBOLS, drawn, limits, slice_of
+from nbkit.show import MAPS, SIGNED, SYMBOLS, brightness, limits, slice_of
 from nbkit.show.curves import Explorer
 
 HERE = Path(__file__).parent
@@ -90,11 +89,13 @@ class Maps(anywidget.AnyWidget):
         for i, (name, field) in enumerate(seen.items()):
             left, top = i % columns * (side + 8), i // columns * (side + 22)
             low, high = self.ranges[name]
-            share = np.clip((drawn(self._cut(field), name) - low) / (high - low), 0, 1)
+            share = np.clip((brightness(self._cut(field), name) - low) / (high - low), 0, 1)
             colours = matplotlib.colormaps[self._palette(name)](share[::-1], bytes=True)[..., :3]
             image.paste(Image.fromarray(colours).resize((side, side), Image.Resampling.NEAREST), (left, top + 18))
             label = f"log(1+{self.labels[name]})" if name == "delta" else self.labels.get(name, name)
-            write((left, top + 1), f"{label}: {low:.2g} … {high:.2g} {self.units.get(name, '')}", fill="black", font=font)
+            write(
+                (left, top + 1), f"{label}: {low:.2g} … {high:.2g} {self.units.get(name, '')}", fill="black", font=font
+            )
         at = self.about["origin"] + (self.index + 0.5) * self.grid.cell_size
         write((0, image.height - 17), f"{'xyz'[self.axis]} = {at:.0f} Mpc/h", fill="black", font=font)
         out = io.BytesIO()
@@ -145,7 +146,9 @@ class Maps(anywidget.AnyWidget):
         if tuple(field.shape) != self.grid.shape:
             raise ValueError(f"{name} has shape {tuple(field.shape)}; the grid has {self.grid.shape}.")
         if count := int((~torch.isfinite(field)).sum()):
-            raise ValueError(f"{name} has {count} voxels that are not numbers (nan or infinite); a map cannot show them.")
+            raise ValueError(
+                f"{name} has {count} voxels that are not numbers (nan or infinite); a map cannot show them."
+            )
         self._colours(self._palette(name))
         return field.float()
 
@@ -158,6 +161,11 @@ class Maps(anywidget.AnyWidget):
         index = w.IntSlider(self.index, 0, last, description="slice", style=narrow, layout=w.Layout(width="300px"))
         slab = w.IntSlider(self.slab, 1, max(last // 2, 1), description="slab", style=narrow)
         slab.layout.width = "200px"
-        for control, its, mine in ((axis, "index", "axis"), (play, "value", "playing"), (index, "value", "index"), (slab, "value", "slab")):
+        for control, its, mine in (
+            (axis, "index", "axis"),
+            (play, "value", "playing"),
+            (index, "value", "index"),
+            (slab, "value", "slab"),
+        ):
             w.jslink((control, its), (self, mine))
         return [axis, play, index, slab]

@@ -83,7 +83,7 @@ function tile(width, height, colour, old) {
 }
 
 // All of a panel that follows slice, terms, colours and fields.
-function prepared(panel, values, where, [low, high], start) {
+function fillPanel(panel, values, where, [low, high], start) {
   if (panel.values !== values) panel.histogram = histogram(values, panel.shown, start);
   panel.values = values;
   panel.cut = cut(values, where);
