@@ -5,15 +5,22 @@ const HINT =
 
 function initialize({ model }) {
   let timer = null;
-  const move = () => {
-    model.set("index", modulo(model.get("index") + 1, model.get("about").n));
+  const set = (name, value) => {
+    model.set(name, value);
     model.save_changes();
   };
   const play = () => {
     clearInterval(timer);
+    const move = () => set("index", modulo(model.get("index") + 1, model.get("about").n));
     if (model.get("playing")) timer = setInterval(move, 120);
   };
+  // The cursor stays in the slice, so that it is the same voxel when the axis changes.
+  const follow = () => {
+    const [cursor, axis, index] = ["cursor", "axis", "index"].map((name) => model.get(name));
+    if (cursor.length && cursor[axis] !== index) set("cursor", cursor.with(axis, index));
+  };
   model.on("change:playing", play);
+  model.on("change:index", follow);
   play();
   return () => clearInterval(timer);
 }
