@@ -121,7 +121,7 @@ class Maps(anywidget.AnyWidget):
             if name in fields:
                 voxels[name] = (field.double() * scale).half().numpy().tobytes()
             panel = {"name": name, "label": self.labels.get(name, name), "unit": self.units.get(name, "")}
-            panel |= {"scale": 1 / scale, "palette": self._palette(name), "log": name == "delta"}
+            panel |= {"scale": float(1 / scale), "palette": self._palette(name), "log": name == "delta"}
             panels.append(panel | {"term": name in self.terms, "mean": self.means.get(name, 0.0)})
         palettes = {panel["palette"]: self._colours(panel["palette"]) for panel in panels}
         with self.hold_sync():
