@@ -5,7 +5,7 @@ Papermill only warns of a misspelled parameter, and passes a wrong value on; so 
 
 import ast
 
-from nbkit.show.plots import style
+from nbkit.show import style
 from nbkit.universe.suite import PRESETS
 
 # How papermill begins the cell that it puts after the one tagged `parameters`.

@@ -4,7 +4,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
-from nbkit.show.plots import BLACK, BLUE, RED, shown
+from nbkit.mesh.spectra import spectra
+from nbkit.show import BLACK, BLUE, RED, brightness
+from nbkit.show.curves import Curves, Explorer, follow, slider
+from nbkit.show.maps import Maps
+from nbkit.universe.cosmology import FIDUCIAL, linear_power
 
 
 def sheet_density(positions, box_size, depth, pixels, refine=6):
@@ -71,7 +75,7 @@ def webs(universes, depth=16.0):
     )
     for ax, (label, (delta, grid)) in zip(axes, universes.items(), strict=True):
         slab = delta[:, :, : max(round(depth / grid.cell_size), 1)].mean(2)
-        drawn = ax.imshow(shown(slab.T, "delta"), cmap="magma", vmin=-0.8, vmax=1.0, extent=(0, grid.box_size) * 2)
+        drawn = ax.imshow(brightness(slab.T, "delta"), cmap="magma", vmin=-0.8, vmax=1.0, extent=(0, grid.box_size) * 2)
         drawn.set_interpolation("bicubic")
         ax.set(title=label, xlabel=r"$x$ [Mpc/$h$]", anchor="S")
         ax.spines[:].set_visible(False)
@@ -125,3 +129,36 @@ def parameter_effects(k, ratios, labels):
         ax.legend(fontsize=8)
     axes[0].set_ylabel(r"$P(k)\,/\,P_{\rm fiducial}(k)$")
     return figure
+
+
+def universe_explorer(simulator, seed, theta=FIDUCIAL):
+    """A slab of a universe and its P(k), simulated anew with the same phases whenever a parameter moves.
+
+    Parameters
+    ----------
+    simulator : a small box, so that a universe takes a fraction of a second.
+    theta : where the sliders start, and what the parameters without a slider keep.
+    """
+    Omega_m = slider("matter Ωm", float(theta[0]), 0.1, 0.5, 0.01)
+    sigma_8 = slider("clustering σ₈", float(theta[4]), 0.6, 1.0, 0.01)
+    grid, k = simulator.grid, simulator.grid.bins().k
+
+    def universe():
+        moved = np.array([Omega_m.value, *theta[1:4], sigma_8.value])
+        delta = simulator(moved, seed)
+        P = {"simulated": (k, spectra(delta, grid=grid).P_dd), "linear theory": (k, linear_power(moved)(k.numpy()))}
+        return {"delta": delta}, P
+
+    fields, P = universe()
+    maps = Maps(fields, grid, index=0, slab=max(round(16 / grid.cell_size), 1), ranges={"delta": (-0.8, 1.0)})
+    start = {"at the start": {"x": P["simulated"][0], "y": P["simulated"][1], "ghost": True}}
+    names = "k [h/Mpc]", "P(k) [(Mpc/h)³]"
+    curves = Curves(start | P, labels=names, log="xy", limits=((float(k[0]), float(k[-1])), (100, 60_000)))
+
+    def update(_):
+        fields, P = universe()
+        maps.update(fields)
+        curves.update(P)
+
+    follow(update, Omega_m, sigma_8)
+    return Explorer("Universe explorer", [Omega_m, sigma_8, *maps.controls], [maps, curves])
