@@ -88,7 +88,7 @@ def train(
     simulations = training.simulations(data_root) if simulations is None else simulations
     if isinstance(simulations, dict) == contrast:
         wanted = (
-            "one set of simulations over the prior" if contrast else "a suite of the sets around the fiducial point"
+            "one set over the prior" if contrast else "a suite of the sets around the fiducial point"
         )
         what = type(simulations).__name__
         raise TypeError(f"objective is {training.objective!r}, but simulations is a {what}; give {wanted}.")
