@@ -1,4 +1,4 @@
-"""How the kit looks: colours, symbols, slices, tables, where figures go; the rest of the room is loaded when asked for."""
+"""How the kit looks: colours, symbols, slices, tables, where figures go; the rest is loaded when asked for."""
 
 import html
 import io
@@ -62,15 +62,15 @@ def slice_of(field, axis, index):
     return field.detach().select(axis, index).T.numpy()
 
 
-def drawn(field, name):
+def brightness(field, name):
     """What a map shows: log10(1 + delta) for the density (empty cells at -2), the values themselves otherwise."""
     values = field.detach().numpy() if isinstance(field, torch.Tensor) else field
     return np.log10(np.maximum(1 + values, 0.01)) if name == "delta" else values
 
 
 def limits(field, name, colours=None):
-    """Colour range: the central 99 % (of every fifth voxel) of what is `drawn`, about 0 where the colours diverge."""
-    low, high = np.quantile(drawn(field.flatten()[::5], name), [0.005, 0.995])
+    """Colour range: the central 99 % (of every fifth voxel) of `brightness`, about 0 where the colours diverge."""
+    low, high = np.quantile(brightness(field.flatten()[::5], name), [0.005, 0.995])
     if (colours or MAPS.get(name, SIGNED)) == SIGNED:
         high = max(abs(low), abs(high))
         low = -high
@@ -90,7 +90,7 @@ def slices(fields, grid, axis=2, index=None):
     for ax, (name, field) in zip(axes[0], fields.items(), strict=True):
         low, high = limits(field, name)
         look = {"cmap": MAPS.get(name, SIGNED), "vmin": low, "vmax": high, "extent": (0, grid.box_size) * 2}
-        image = ax.imshow(drawn(slice_of(field, axis, index), name), **look)
+        image = ax.imshow(brightness(slice_of(field, axis, index), name), **look)
         label = r"$\log_{10}(1+\delta)$" if name == "delta" else LABELS.get(name, name)
         figure.colorbar(image, ax=ax, location="top", label=label, shrink=0.9, aspect=18)
         ax.set(xlabel=rf"${across[0]}$ [Mpc/$h$]", ylabel=rf"${across[1]}$ [Mpc/$h$]" if ax is axes[0, 0] else "")
@@ -113,7 +113,9 @@ class Table:
     def _repr_html_(self):
         def row(cells, tag):
             ends = ["left", *["right"] * (len(cells) - 1)]
-            parts = [f'<{tag} style="text-align: {e}">{html.escape(c)}</{tag}>' for e, c in zip(ends, cells, strict=True)]
+            parts = [
+                f'<{tag} style="text-align: {e}">{html.escape(c)}</{tag}>' for e, c in zip(ends, cells, strict=True)
+            ]
             return f"<tr>{''.join(parts)}</tr>"
 
         caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
@@ -156,9 +158,8 @@ def _text(value, form):
 
 
 def save(figure, name, publish=False):
-    """Write a figure as name.png, to `figures/` if it is to be published, else to `runs/figures/`; the path."""
+    """Write a figure as name.png, to `figures/` if it is to be published, else to `runs/figures/`."""
     path = (disk.figures() if publish else disk.runs() / "figures") / f"{name}.png"
     png = io.BytesIO()
     figure.savefig(png, format="png", dpi=100)
     disk.write_atomically(path, png.getvalue())
-    return path
