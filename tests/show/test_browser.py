@@ -392,6 +392,7 @@ def test_pictures_in_the_browser(browser, lab):
     node = page.get_by_role("slider", name="node 2")
     before = float(node.get_attribute("aria-valuenow"))
     node.press("ArrowUp")
+    playwright.expect(node).not_to_have_attribute("aria-valuenow", f"{before:g}")
     assert float(node.get_attribute("aria-valuenow")) == pytest.approx(before + 0.04)
     nodes = page.locator(".nbkit-nodes")
     nodes.locator("canvas").hover(position={"x": plot["width"] / 2, "y": plot["height"] / 2})
@@ -402,11 +403,21 @@ def test_pictures_in_the_browser(browser, lab):
     legend.click()
     playwright.expect(legend).to_have_attribute("aria-pressed", "false")
     assert not [text for text in notebook.said if "nbkit" in text or "anywidget" in text], notebook.said
-    for width, theme in ((1024, "Light"), (1920, "Light"), (1024, "Dark"), (1920, "Dark")):
-        page.set_viewport_size({"width": width, "height": 1200})
-        page.evaluate("theme => document.body.setAttribute('data-jp-theme-light', theme === 'Light')", theme)
-        page.wait_for_timeout(300)
-        page.screenshot(path=SHOTS / f"pictures_{width}_{theme}.png")
+    for theme in ("Light", "Dark"):
+        page.get_by_role("menuitem", name="Settings", exact=True).click()
+        page.get_by_role("menuitem", name="Theme", exact=True).click()
+        page.get_by_role("menuitem", name=f"JupyterLab {theme}", exact=True).click()
+        page.wait_for_function(
+            "light => document.body.dataset.jpThemeLight === light", arg=str(theme == "Light").lower()
+        )
+        for width in (1024, 1920):
+            page.set_viewport_size({"width": width, "height": 1200})
+            for name in ("maps", "nodes"):
+                page.locator(f".nbkit-{name}").scroll_into_view_if_needed()
+                page.wait_for_timeout(400)
+                page.screenshot(path=SHOTS / f"{name}_{width}_{theme}.png")
+    paper = page.locator(".nbkit-maps canvas").evaluate("it => [...it.getContext('2d').getImageData(2, 2, 1, 1).data]")
+    assert max(paper[:3]) < 60, "the paper of a picture is dark in a dark theme"
     notebook.close("pictures")
 
 
