@@ -125,6 +125,7 @@ def lab(tmp_path_factory):
         port = free.getsockname()[1]
     token = secrets.token_hex(16)
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--allow-root"]
+    command += ["--LabApp.expose_app_in_browser=True"]
     command += [f"--IdentityProvider.token={token}", f"--LabApp.user_settings_dir={folder / 'settings'}"]
     command += [f"--LabApp.workspaces_dir={folder / 'workspaces'}", f"--notebook-dir={folder / 'notebooks'}"]
     log = (folder / "lab.log").open("w")
@@ -404,9 +405,8 @@ def test_pictures_in_the_browser(browser, lab):
     playwright.expect(legend).to_have_attribute("aria-pressed", "false")
     assert not [text for text in notebook.said if "nbkit" in text or "anywidget" in text], notebook.said
     for theme in ("Light", "Dark"):
-        page.get_by_role("menuitem", name="Settings", exact=True).click()
-        page.get_by_role("menuitem", name="Theme", exact=True).click()
-        page.get_by_role("menuitem", name=f"JupyterLab {theme}", exact=True).click()
+        change = "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})"
+        page.evaluate(change, f"JupyterLab {theme}")
         page.wait_for_function(
             "light => document.body.dataset.jpThemeLight === light", arg=str(theme == "Light").lower()
         )
