@@ -127,7 +127,7 @@ def kernel_explorer(k_nyq, n=64, width=120.0):
         curves.update({"taper × G": (x, taper * G(x))})
 
     follow(update, l, m, r0, sigma, residual)
-    return Explorer("Kernel explorer", [l, m, r0, sigma, residual, *maps.controls], [maps, curves])
+    return Explorer("Kernel explorer", [l, m, r0, sigma, residual], [maps, curves])
 
 
 def invariant_explorer(delta, grid):
@@ -147,7 +147,7 @@ def invariant_explorer(delta, grid):
 
     maps = Maps({"delta": delta} | fields(), grid)
     follow(lambda _: maps.update(fields()), scale)
-    return Explorer("Invariant explorer", [scale, *maps.controls], [maps])
+    return Explorer("Invariant explorer", [scale], [maps])
 
 
 def kernel_surface(maps, grid, channel=(2, 0), level=0.25):
