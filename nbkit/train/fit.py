@@ -215,7 +215,7 @@ def fit(objective, folder, processes, history=(), *, checkpoint_every=30.0, stop
         best = copy()
         if losses[0] is not None:
             now.history.append(dict(zip(HISTORY, (now.stage, 0, 0, *losses, 0.0, 0.0), strict=True)))
-        on_epoch(objective, now)
+            on_epoch(objective, now)
     with _bar(now, objective, show if processes.first else False) as bar:
         while now.epoch < objective.epochs and now.stale < recipe.patience:
             since = time.monotonic()

@@ -83,7 +83,7 @@ def test_losses_of_either_objective_are_drawn_against_their_own_reference(name):
 def test_button_is_heard_while_the_training_runs_and_not_the_next_time(head_epochs, tmp_path, monkeypatch):
     """Also where a stage begins with the loss of its start, before it has trained."""
     monkeypatch.setenv("NBKIT_RUNS", str(tmp_path))
-    monkeypatch.setattr(monitor, "watched", lambda: True)
+    monkeypatch.setattr(monitor, "is_watched", lambda: True)
     view, seen = monitor.Monitor(), []
 
     def on_epoch(objective, progress):

@@ -217,12 +217,11 @@ def test_heads_learn_to_read_the_first_mark_before_it_moves(keep_metric, tmp_pat
     marks, recipe, simulations = [], replace(CLASSICAL, keep_metric=keep_metric), fake(80)
 
     def on_epoch(objective, now):
-        if (now.stage, now.epoch) != ("marked", 0):  # the start, told before the first step
-            marks.append(weights_hash(objective.mark) if now.stage != "unmarked" else objective.metric().detach())
+        marks.append(now.stage if now.stage == "unmarked" else weights_hash(objective.mark))
 
     run = trained(replace(CONTRAST, recipe=recipe), tmp_path, simulations, on_epoch=on_epoch)
     assert [row["stage"] for row in run.history] == ["unmarked"] * 2 + ["heads"] * 6 + ["marked"]
-    assert len(set(marks[2:8])) == 1 and marks[8] != marks[2]
+    assert len(marks) == 9 and len(set(marks[2:8])) == 1 and marks[8] != marks[2]
     losses = run.column("val_loss", "heads")
     assert min(losses) < losses[0]
     at_start, _ = read_tensors(tmp_path / "heads.safetensors")

@@ -74,7 +74,7 @@ def test_a_start_is_made_once(training, tmp_path, monkeypatch):
     first = trained(training, tmp_path)
     start = read_tensors(tmp_path / "start.safetensors")[0]
     (tmp_path / "marked.safetensors").unlink()
-    monkeypatch.setattr(search, "cross_spectra", None)
+    monkeypatch.setattr(search, "keep_cross_spectra", None)
     monkeypatch.setattr(search, "imitation", None)
     again = trained(training, tmp_path)
     assert again.finished and [{**r, "seconds": 0} for r in again.history] == [
