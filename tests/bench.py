@@ -17,8 +17,8 @@ from pathlib import Path
 import Pk_library
 import torch
 
-from nbkit import Grid, LearnedMark, look, marked_field, spectra
-from nbkit.show import explorers, widgets
+from nbkit import Grid, LearnedMark, look, marked_field, show, spectra
+from nbkit.show import explorers
 from nbkit.universe import simulate
 from nbkit.universe.cosmology import FIDUCIAL
 
@@ -134,8 +134,7 @@ def sliders():
     grid = Grid(64, 500.0, "PCS")
     density = torch.randn(grid.shape).exp()
     delta = density / density.mean() - 1
-    _, _, index, scale = widgets.invariant_explorer(delta, grid).controls
-    r0 = widgets.kernel_explorer(grid.k_nyq).controls[2]
+    scale, r0 = show.invariant_explorer(delta, grid).controls[0], show.kernel_explorer(grid.k_nyq).controls[2]
     parts = look.anatomy(look.trained_mark("demo_l2"), delta, grid)
     _, anatomy_index = explorers.anatomy_explorer(parts).controls
     switch = explorers.switch_explorer(parts).controls[0].children[0]
@@ -146,14 +145,13 @@ def sliders():
 
         return move
 
-    two, twelve, filtering, kernel, channel = seconds(
-        moved(index, 3, 4),
+    twelve, filtering, kernel, channel = seconds(
         moved(anatomy_index, 3, 4),
         moved(scale, 1.2, 1.4),
         moved(r0, 0.2, 0.3),
         moved(switch, True, False),
     )
-    table = {"slider_slice_ms": max(two, twelve), "slider_filter_ms": filtering, "slider_kernel_ms": kernel}
+    table = {"slider_slice_ms": twelve, "slider_filter_ms": filtering, "slider_kernel_ms": kernel}
     return {name: 1e3 * value for name, value in (table | {"slider_spectra_ms": channel}).items()}
 
 

@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 
 
 class Explorer(w.VBox):
-    """Controls above, pictures below, and a static picture for renderings without a kernel.
+    """Controls above, those of the pictures in a row of their own, pictures below; where nobody is there, one picture.
 
     Parameters
     ----------
@@ -29,10 +29,12 @@ class Explorer(w.VBox):
 
     def __init__(self, title, controls, panels, static=None):
         wrapped = {"flex_flow": "row wrap", "align_items": "flex-start", "width": "100%"}
-        super().__init__([w.Box(controls, layout=w.Layout(**wrapped)), w.Box(panels, layout=w.Layout(**wrapped))])
+        rows = [controls, [control for panel in panels for control in getattr(panel, "controls", ())]]
+        above, below = ([w.Box(row, layout=w.Layout(**wrapped)) for row in part if row] for part in (rows, [panels]))
+        super().__init__([w.VBox(above), *below])
         self.add_class("nbkit-explorer")
         for panel in panels[1:] and panels:
-            if isinstance(panel, anywidget.AnyWidget):
+            if hasattr(panel, "png"):
                 panel.layout = w.Layout(flex="1 1 380px", width="auto", min_width="280px")
         self.title, self.controls, self.panels = title, controls, panels
         self.static = static or side_by_side(*(panel.png() for panel in panels if hasattr(panel, "png")))
@@ -152,7 +154,7 @@ class Curves(anywidget.AnyWidget):
         return f"<{self.title}: open in JupyterLab to move it>"
 
     def _repr_mimebundle_(self, **kwargs):
-        return Explorer(self.title, self.controls, [self])._repr_mimebundle_(**kwargs)
+        return Explorer(self.title, [], [self])._repr_mimebundle_(**kwargs)
 
     def png(self):
         """PNG bytes of the curves as they are now, for renderings without a browser."""

@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
-from nbkit.mark.filters import CHANNELS, RadialProfiles, filtered
+from nbkit.mark.filters import CHANNELS, RadialProfiles, filter_maps
 from nbkit.mark.invariants import invariants
 from nbkit.mesh.grid import Grid, to_fourier
 from nbkit.show import BLUE, L_COLOURS, ORANGE, SIGNED, slice_of
@@ -51,7 +51,7 @@ def kernels(G_l, k_nyq, n=96, width=120.0):
     point = torch.zeros(grid.shape)
     point[n // 2, n // 2, n // 2] = 1 / grid.cell_size**3
     with torch.no_grad():
-        return torch.stack(filtered(to_fourier(point, grid), G_l(grid.shells().k), grid, k_cut=k_nyq)), grid
+        return torch.stack(filter_maps(to_fourier(point, grid), G_l(grid.shells().k), grid, k_cut=k_nyq)), grid
 
 
 # The planes in which each kernel shows its lobes, and one representative of each l for the publication row.
@@ -127,7 +127,7 @@ def kernel_explorer(k_nyq, n=64, width=120.0):
         curves.update({"taper × G": (x, taper * G(x))})
 
     follow(update, l, m, r0, sigma, residual)
-    return Explorer("Kernel explorer", [l, m, r0, sigma, residual, *maps.controls], [maps, curves])
+    return Explorer("Kernel explorer", [l, m, r0, sigma, residual], [maps, curves])
 
 
 def invariant_explorer(delta, grid):
@@ -143,11 +143,11 @@ def invariant_explorer(delta, grid):
     def fields():
         # Stretching the kernels by s means reading the profiles at s k.
         G = profiles(grid.shells().k * (scale.value / grid.k_nyq))
-        return invariants(filtered(delta_k, G, grid))
+        return invariants(filter_maps(delta_k, G, grid))
 
     maps = Maps({"delta": delta} | fields(), grid)
     follow(lambda _: maps.update(fields()), scale)
-    return Explorer("Invariant explorer", [scale, *maps.controls], [maps])
+    return Explorer("Invariant explorer", [scale], [maps])
 
 
 def kernel_surface(maps, grid, channel=(2, 0), level=0.25):

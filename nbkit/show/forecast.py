@@ -79,28 +79,25 @@ def ratio_map(rows, marks, of=("Om", "s8"), quantity=r"\sigma"):
     logs = np.log([[each.value[QUIJOTE_NAMES.index(name)] for name in of] for each in some])
     reach = max(1.25, float(np.exp(np.abs(logs).max())))
     figure, axes, images = mark_maps(
-        rows, marks, of, lambda each, i: f"{each.value[i]:.2f}", lambda shade: abs(shade - 0.5) > 0.3,
-        unsure=lambda each, i: each.includes_one[i], cmap="PuOr", norm=LogNorm(1 / reach, reach),
+        rows, marks, of, lambda each, i: f"{each.value[i]:.2f}", lambda each, i: each.includes_one[i],
+        cmap="PuOr", norm=LogNorm(1 / reach, reach),
     )  # fmt: skip
     label = rf"${quantity}_{{\rm classical}}\,/\,{quantity}_{{\rm learned}}$"
-    bar = figure.colorbar(images[-1], ax=axes, label=label, shrink=0.85, aspect=25)
     ticks = [t for t in (0.2, 0.25, 0.33, 0.5, 0.67, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5) if 1 / reach <= t <= reach]
-    bar.set_ticks(ticks, labels=[f"{t:g}" for t in ticks])
-    bar.minorticks_off()
-    words = f"{some[0].level:.0%} interval includes 1"
-    hatch = Patch(facecolor="white", edgecolor="0.35", hatch="///", label=words)
+    look = {"label": label, "shrink": 0.85, "aspect": 25, "ticks": ticks, "format": "%g"}
+    figure.colorbar(images[-1], ax=axes, **look).minorticks_off()
+    hatch = Patch(facecolor="white", edgecolor="0.35", hatch="///", label=f"{some[0].level:.0%} interval includes 1")
     figure.legend(handles=[hatch], loc="outside lower center", fontsize=9)
     return figure
 
 
-def mark_maps(rows, marks, of, words, dark, unsure=lambda each, i: False, size=8, **look):
+def mark_maps(rows, marks, of, words, unsure=lambda each, i: False, size=8, **look):
     """Figure, axes and images: p and delta_s across, a row of maps for each title, a map for each parameter.
 
     Parameters
     ----------
     rows, marks, of : as for `ratio_map`.
     words, unsure : Interval, number of a parameter -> what a cell says, and whether it is hatched.
-    dark : shade from 0 to 1 -> whether it is too dark for black letters.
     size, look : of the letters; for `pcolormesh`.
     """
     ps, saturations = (sorted({getattr(mark, name) for mark in marks.values()}) for name in ("p", "delta_s"))
@@ -116,14 +113,14 @@ def mark_maps(rows, marks, of, words, dark, unsure=lambda each, i: False, size=8
             values[place] = rows[title][label].value[i]
         image = ax.pcolormesh(values, edgecolors="white", lw=1, **look)
         for label, (row, column) in places.items():
-            each, box, colour = rows[title][label], None, "white" if dark(image.norm(values[row, column])) else "black"
+            each, box = rows[title][label], None
+            luminance = np.dot(image.to_rgba(values[row, column])[:3], (0.3, 0.6, 0.1))
+            colour = "black" if luminance > 0.5 else "white"
             if unsure(each, i):  # a hatch, and a pale box behind the number
-                hatch = {"fill": False, "hatch": "///", "edgecolor": "0.35", "linewidth": 0}
-                ax.add_patch(plt.Rectangle((column, row), 1, 1, **hatch))
+                ax.add_patch(plt.Rectangle((column, row), 1, 1, fill=False, hatch="///", edgecolor="0.35", linewidth=0))
                 box, colour = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.8}, "black"
-            ax.text(
-                column + 0.5, row + 0.5, words(each, i), color=colour, ha="center", va="center", fontsize=size, bbox=box
-            )
+            letters = {"color": colour, "ha": "center", "va": "center", "fontsize": size, "bbox": box}
+            ax.text(column + 0.5, row + 0.5, words(each, i), **letters)
         ax.set_title(", ".join(filter(None, (TITLES[i], title))), fontsize=10)
         ax.set_xticks(np.arange(len(ps)) + 0.5, [f"{p:g}" for p in ps])
         ax.set_yticks(np.arange(len(saturations)) + 0.5, [f"{s:g}" for s in saturations])
@@ -211,9 +208,18 @@ def data_health(covariance, gaussianity, steps, bins):
     figure.colorbar(image, ax=ax, label="correlation", shrink=0.85)
     eigenvalues = np.linalg.eigvalsh(units)[::-1]
     axes[0, 1].semilogy(np.arange(1, len(units) + 1), eigenvalues, "o-", ms=3, color=BLUE)
-    axes[0, 1].set(xlabel="number", ylabel="eigenvalue of the correlation matrix")
-    axes[0, 1].set_title(f"condition number {eigenvalues[0] / eigenvalues[-1]:.1e}", fontsize=10)
-    _step_bars(axes[0, 2], steps)
+    title = f"condition number {eigenvalues[0] / eigenvalues[-1]:.1e}"
+    axes[0, 1].set(xlabel="number", ylabel="eigenvalue of the correlation matrix", title=title)
+    for j, (label, change) in enumerate(steps.items()):
+        at = np.arange(len(QUIJOTE_NAMES)) + 0.8 * ((j + 0.5) / len(steps) - 0.5)
+        axes[0, 2].bar(at, 100 * change, 0.8 / len(steps), color=COLOURS[j], label=pretty(label))
+    axes[0, 2].axhline(0, color="0.6", lw=0.6)
+    axes[0, 2].set_xticks(range(len(QUIJOTE_NAMES)), TITLES)
+    axes[0, 2].set_ylabel(r"change of $\sigma$ at half the step [%]")
+    if steps:
+        axes[0, 2].legend(fontsize=8, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    else:
+        axes[0, 2].text(0.5, 0.5, "needs a simulator", transform=axes[0, 2].transAxes, ha="center")
     axes[1, 0].plot(gaussianity.expected, gaussianity.chi2, ".", ms=3, color=BLUE)
     axes[1, 0].plot(*[[0, gaussianity.expected[-1]]] * 2, color="0.6", lw=0.8)
     axes[1, 0].set(xlabel=r"$x^T C^{-1} x$ expected of a Gaussian", ylabel="found")
@@ -226,20 +232,6 @@ def data_health(covariance, gaussianity, steps, bins):
         ax.set(xlabel="bin of $k$", ylabel="excess kurtosis" if name == "kurtosis" else name)
     axes[1, 1].legend(fontsize=8)
     return figure
-
-
-def _step_bars(ax, steps):
-    width = 0.8 / max(len(steps), 1)
-    for j, (label, change) in enumerate(steps.items()):
-        at = np.arange(len(QUIJOTE_NAMES)) + (j - (len(steps) - 1) / 2) * width
-        ax.bar(at, 100 * change, width, color=COLOURS[j], label=pretty(label))
-    ax.axhline(0, color="0.6", lw=0.6)
-    ax.set_xticks(range(len(QUIJOTE_NAMES)), TITLES)
-    ax.set(ylabel=r"change of $\sigma$ at half the step [%]")
-    if steps:
-        ax.legend(fontsize=8, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    else:
-        ax.text(0.5, 0.5, "needs a simulator", transform=ax.transAxes, ha="center")
 
 
 def ellipse(covariance, radius):
@@ -289,29 +281,19 @@ def fisher_explorer(scan, kmax):
             return
         here = scan[slider.value].hold(*fixed)
         for label, pair in lines.items():
-            constrained = np.isfinite(here[label].sigma.value).all()
+            C = here[label].covariance()[np.ix_(xy, xy)] if np.isfinite(here[label].sigma.value).all() else None
             for line, radius in zip(pair, RADII, strict=True):
-                line.set_visible(constrained)
-                if constrained:
-                    line.set_data(*(ellipse(here[label].covariance()[np.ix_(xy, xy)], radius) + FIDUCIAL[xy][:, None]))
+                line.set_data(([], []) if C is None else ellipse(C, radius) + FIDUCIAL[xy][:, None])
         image.value = plot.png()
         bins, held = list(scan).index(slider.value) + len(QUIJOTE_NAMES) + 1, ", ".join(map(symbol, fixed))
         told = f"{bins} bins a spectrum; held fixed: {held or 'nothing'}"
         caption.value = f"<b>kmax = {slider.value:.3f} h/Mpc</b>: {told}"
-        errors.value = _errors(here)._repr_html_()
+        (_, first), *others = here.items()
+        better = [[f"{label}: better by", *(first / each).words()] for label, each in others]
+        errors.value = table([*(row.values() for row in here.rows()), *better], here.rows()[0])._repr_html_()
 
     panels, controls = [w.VBox([caption, w.HBox([image, errors])])], [slider, *boxes.values()]
     observed(update, controls)
     explorer = Explorer("Fisher explorer", [slider, w.HBox(controls[1:])], panels, side_by_side(image.value))
     explorer.controls = controls
     return explorer
-
-
-def _errors(forecasts):
-    """Errors of all parameters, and by how much each mark is better than the first."""
-    (_, first), *others = forecasts.items()
-    better = (
-        {"sigma": f"{label}: better by"} | dict(zip(map(symbol, each.names), (first / each).words(), strict=True))
-        for label, each in others
-    )
-    return table([*forecasts.rows(), *better])

@@ -77,7 +77,7 @@ class Maps(anywidget.AnyWidget):
         return f"<{self.title}: open in JupyterLab to move it>"
 
     def _repr_mimebundle_(self, **kwargs):
-        return Explorer(self.title, self.controls, [self])._repr_mimebundle_(**kwargs)
+        return Explorer(self.title, [], [self])._repr_mimebundle_(**kwargs)
 
     def png(self, side=224, columns=4):
         """PNG bytes of the maps as they are now, for renderings without a browser."""
@@ -156,7 +156,8 @@ class Maps(anywidget.AnyWidget):
         """Axis, play, slice and slab, joined to the maps in the browser: they move where there is no kernel, too."""
         last, narrow = self.grid.n - 1, {"description_width": "36px"}
         axis = w.ToggleButtons(options=["x", "y", "z"], index=self.axis, description="axis")
-        axis.style, axis.layout = narrow | {"button_width": "36px"}, w.Layout(flex_flow="row", width="220px")
+        row = w.Layout(display="flex", flex_flow="row nowrap", align_items="center", width="200px")
+        axis.style, axis.layout = narrow | {"button_width": "36px"}, row
         play = w.ToggleButton(description="▶ play", tooltip="move through the box", layout=w.Layout(width="80px"))
         index = w.IntSlider(self.index, 0, last, description="slice", style=narrow, layout=w.Layout(width="300px"))
         slab = w.IntSlider(self.slab, 1, max(last // 2, 1), description="slab", style=narrow)

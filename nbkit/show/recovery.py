@@ -64,7 +64,7 @@ def mse_map(recovery, marks, of=("Om", "s8")):
     def words(each, i):
         return f"{each.value[i]:.{digits}f}\n±{(each.high - each.low)[i] / 2:.{digits}f}"
 
-    figure, axes, images = mark_maps({"": cells}, marks, of, words, lambda shade: shade < 0.5, size=7, cmap="cividis")
+    figure, axes, images = mark_maps({"": cells}, marks, of, words, size=7, cmap="cividis")
     for ax, image in zip(axes.flat, images, strict=True):
         figure.colorbar(image, ax=ax, location="right", label="MSE / variance of the prior", shrink=0.85, aspect=25)
     return figure

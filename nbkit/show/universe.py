@@ -161,4 +161,4 @@ def universe_explorer(simulator, seed, theta=FIDUCIAL):
         curves.update(P)
 
     follow(update, Omega_m, sigma_8)
-    return Explorer("Universe explorer", [Omega_m, sigma_8, *maps.controls], [maps, curves])
+    return Explorer("Universe explorer", [Omega_m, sigma_8], [maps, curves])

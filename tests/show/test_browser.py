@@ -125,6 +125,7 @@ def lab(tmp_path_factory):
         port = free.getsockname()[1]
     token = secrets.token_hex(16)
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--allow-root"]
+    command += ["--LabApp.expose_app_in_browser=True"]
     command += [f"--IdentityProvider.token={token}", f"--LabApp.user_settings_dir={folder / 'settings'}"]
     command += [f"--LabApp.workspaces_dir={folder / 'workspaces'}", f"--notebook-dir={folder / 'notebooks'}"]
     log = (folder / "lab.log").open("w")
@@ -392,6 +393,7 @@ def test_pictures_in_the_browser(browser, lab):
     node = page.get_by_role("slider", name="node 2")
     before = float(node.get_attribute("aria-valuenow"))
     node.press("ArrowUp")
+    playwright.expect(node).not_to_have_attribute("aria-valuenow", f"{before:g}")
     assert float(node.get_attribute("aria-valuenow")) == pytest.approx(before + 0.04)
     nodes = page.locator(".nbkit-nodes")
     nodes.locator("canvas").hover(position={"x": plot["width"] / 2, "y": plot["height"] / 2})
@@ -402,11 +404,20 @@ def test_pictures_in_the_browser(browser, lab):
     legend.click()
     playwright.expect(legend).to_have_attribute("aria-pressed", "false")
     assert not [text for text in notebook.said if "nbkit" in text or "anywidget" in text], notebook.said
-    for width, theme in ((1024, "Light"), (1920, "Light"), (1024, "Dark"), (1920, "Dark")):
-        page.set_viewport_size({"width": width, "height": 1200})
-        page.evaluate("theme => document.body.setAttribute('data-jp-theme-light', theme === 'Light')", theme)
-        page.wait_for_timeout(300)
-        page.screenshot(path=SHOTS / f"pictures_{width}_{theme}.png")
+    for theme in ("Light", "Dark"):
+        change = "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})"
+        page.evaluate(change, f"JupyterLab {theme}")
+        page.wait_for_function(
+            "light => document.body.dataset.jpThemeLight === light", arg=str(theme == "Light").lower()
+        )
+        for width in (1024, 1920):
+            page.set_viewport_size({"width": width, "height": 1200})
+            for name in ("maps", "nodes"):
+                page.locator(f".nbkit-{name}").scroll_into_view_if_needed()
+                page.wait_for_timeout(400)
+                page.screenshot(path=SHOTS / f"{name}_{width}_{theme}.png")
+    paper = page.locator(".nbkit-maps canvas").evaluate("it => [...it.getContext('2d').getImageData(2, 2, 1, 1).data]")
+    assert max(paper[:3]) < 60, "the paper of a picture is dark in a dark theme"
     notebook.close("pictures")
 
 
