@@ -87,9 +87,7 @@ def train(
         raise TypeError(f"mark is a {type(mark).__name__}, which has nothing to train; give a module, or use `fixed`.")
     simulations = training.simulations(data_root) if simulations is None else simulations
     if isinstance(simulations, dict) == contrast:
-        wanted = (
-            "one set over the prior" if contrast else "a suite of the sets around the fiducial point"
-        )
+        wanted = "one set over the prior" if contrast else "a suite of the sets around the fiducial point"
         what = type(simulations).__name__
         raise TypeError(f"objective is {training.objective!r}, but simulations is a {what}; give {wanted}.")
     joined = simulations if contrast else Joined(simulations)
