@@ -1,7 +1,9 @@
 // Maps of a periodic cube: every field is here, so slices, colours, read-outs and M are made without a kernel.
 
-const HINT =
-  "arrows: cursor · , . slice · x y z axis · + − zoom · 1–9 terms · click or Enter: pin · drag: move · Ctrl + wheel or pinch: zoom";
+const HINT = [
+  "arrows: cursor · , . slice · x y z axis · + − zoom · space: play",
+  " · click or Enter: pin · drag: move · Ctrl + wheel or pinch: zoom",
+];
 
 function initialize({ model }) {
   let timer = null;
@@ -31,9 +33,10 @@ function render({ model, el }) {
     model.set(changes);
     model.save_changes();
   };
+  const hint = HINT.join(state("about").terms.length ? " · 1–9 terms" : "");
   const reset = () => set({ ...about.start, pinned: [], cursor: [], playing: false });
   const { canvas, over, place, redraw, say, close } = frame(el, {
-    hint: HINT,
+    hint,
     name: "maps",
     arrange,
     prepare,
@@ -69,7 +72,7 @@ function render({ model, el }) {
       }
       return panel;
     });
-    canvas.setAttribute("aria-label", `Maps of ${panels.map((p) => p.label).join(", ")}. ${HINT}`);
+    canvas.setAttribute("aria-label", `Maps of ${panels.map((p) => p.label).join(", ")}. ${hint}`);
     redraw();
   }
 

@@ -16,6 +16,8 @@ from nbkit.show.curves import Explorer
 
 HERE = Path(__file__).parent
 LARGEST_HALF = 32768.0
+# What Reset brings back.
+STATE = ("axis", "index", "slab", "on", "view")
 
 
 class Axis(t.Int):
@@ -60,7 +62,7 @@ class Maps(anywidget.AnyWidget):
     ):  # fmt: skip
         self.grid, self.title, self.terms, self.bias, self.fixed = grid, title, list(terms), float(bias), ranges or {}
         self.labels, self.units = SYMBOLS | (labels or {}), units or {}
-        self.colours, self.means, self.fields = MAPS | (colours or {}), means or {}, {}
+        self.colours, self.known, self.fields = MAPS | (colours or {}), means or {}, {}
         if missing := [name for name in self.terms if name not in fields]:
             raise ValueError(f"{', '.join(missing)} is a term but no field; there are {', '.join(fields)}.")
         if not fields:
@@ -69,8 +71,6 @@ class Maps(anywidget.AnyWidget):
         start = {"origin": float(origin), "n": grid.n, "cell": grid.cell_size, "terms": self.terms, "bias": self.bias}
         super().__init__(about=start, axis=axis, index=index, slab=slab, on=self.terms, layout=w.Layout(width="100%"))
         self.update(fields)
-        first = {name: getattr(self, name) for name in ("axis", "index", "slab", "on", "ranges", "view")}
-        self.about = self.about | {"start": first}
         self.controls = self._controls()
 
     def __repr__(self):
@@ -93,9 +93,8 @@ class Maps(anywidget.AnyWidget):
             colours = matplotlib.colormaps[self._palette(name)](share[::-1], bytes=True)[..., :3]
             image.paste(Image.fromarray(colours).resize((side, side), Image.Resampling.NEAREST), (left, top + 18))
             label = f"log(1+{self.labels[name]})" if name == "delta" else self.labels.get(name, name)
-            write(
-                (left, top + 1), f"{label}: {low:.2g} … {high:.2g} {self.units.get(name, '')}", fill="black", font=font
-            )
+            words = f"{label}: {low:.2g} … {high:.2g} {self.units.get(name, '')}"
+            write((left, top + 1), words, fill="black", font=font)
         at = self.about["origin"] + (self.index + 0.5) * self.grid.cell_size
         write((0, image.height - 17), f"{'xyz'[self.axis]} = {at:.0f} Mpc/h", fill="black", font=font)
         out = io.BytesIO()
@@ -107,11 +106,17 @@ class Maps(anywidget.AnyWidget):
         first = self.index - (self.slab - 1) // 2
         return np.mean([slice_of(field, self.axis, (first + s) % self.grid.n) for s in range(self.slab)], axis=0)
 
+    @t.validate("index")
+    def _inside(self, proposal):
+        if not 0 <= proposal["value"] < self.grid.n:
+            raise t.TraitError(f"index is {proposal['value']}; it must be 0 ... {self.grid.n - 1}.")
+        return proposal["value"]
+
     def update(self, fields):
         """Replace fields, of all names or of some; cursor, slice and colours' fixed ranges stay."""
         fields = {name: self._checked(name, field) for name, field in fields.items() if name != "M" or not self.terms}
         self.fields |= fields
-        self.means = {name: float(self.fields[name].double().mean()) for name in self.terms} | self.means
+        self.means = {name: float(self.fields[name].double().mean()) for name in self.terms} | self.known
         seen = self.fields | ({"M": self.mark()} if self.terms else {})
         bounds = {name: list(self.fixed.get(name) or limits(seen[name], name, self._palette(name))) for name in seen}
         bounds = {name: ends if ends[0] < ends[1] else [ends[0], ends[0] + 1e-6] for name, ends in bounds.items()}
@@ -125,8 +130,9 @@ class Maps(anywidget.AnyWidget):
             panels.append(panel | {"term": name in self.terms, "mean": self.means.get(name, 0.0)})
         palettes = {panel["palette"]: self._colours(panel["palette"]) for panel in panels}
         with self.hold_sync():
-            self.about = self.about | {"panels": panels, "palettes": palettes}
             self.voxels, self.ranges = voxels, bounds
+            start = {name: getattr(self, name) for name in STATE} | self.about.get("start", {}) | {"ranges": bounds}
+            self.about = self.about | {"panels": panels, "palettes": palettes, "start": start}
 
     def mark(self):
         """M of the terms that are on, (n, n, n)."""
@@ -146,9 +152,7 @@ class Maps(anywidget.AnyWidget):
         if tuple(field.shape) != self.grid.shape:
             raise ValueError(f"{name} has shape {tuple(field.shape)}; the grid has {self.grid.shape}.")
         if count := int((~torch.isfinite(field)).sum()):
-            raise ValueError(
-                f"{name} has {count} voxels that are not numbers (nan or infinite); a map cannot show them."
-            )
+            raise ValueError(f"{name} has {count} voxels that are not numbers (nan or infinite); a map cannot show it.")
         self._colours(self._palette(name))
         return field.float()
 
@@ -162,11 +166,7 @@ class Maps(anywidget.AnyWidget):
         index = w.IntSlider(self.index, 0, last, description="slice", style=narrow, layout=w.Layout(width="300px"))
         slab = w.IntSlider(self.slab, 1, max(last // 2, 1), description="slab", style=narrow)
         slab.layout.width = "200px"
-        for control, its, mine in (
-            (axis, "index", "axis"),
-            (play, "value", "playing"),
-            (index, "value", "index"),
-            (slab, "value", "slab"),
-        ):
-            w.jslink((control, its), (self, mine))
+        w.jslink((axis, "index"), (self, "axis"))
+        for control, name in ((play, "playing"), (index, "index"), (slab, "slab")):
+            w.jslink((control, "value"), (self, name))
         return [axis, play, index, slab]

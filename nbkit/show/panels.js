@@ -114,8 +114,9 @@ function drawBar({ x, y, name, log, label, unit, strip, histogram }, { ctx, styl
   const words = log ? `log₁₀(1 + ${label})` : unit;
   text(words, x + side / 2, y - NUMBERS / 2, "center");
   const room = (words ? ctx.measureText(words).width / 2 : 0) + 22;
-  text(three(ends[0]), clamp(place(ends[0]), x + 16, x + side / 2 - room), y - NUMBERS / 2, "center");
-  text(three(ends[1]), clamp(place(ends[1]), x + side / 2 + room, x + side - 16), y - NUMBERS / 2, "center");
+  const half = ends.map((v) => ctx.measureText(three(v)).width / 2);
+  text(three(ends[0]), clamp(place(ends[0]), x + half[0], x + side / 2 - room), y - NUMBERS / 2, "center");
+  text(three(ends[1]), clamp(place(ends[1]), x + side / 2 + room, x + side - half[1]), y - NUMBERS / 2, "center");
 }
 
 // The map, as often as the view holds the periodic box, and the cursor and the pin on it.

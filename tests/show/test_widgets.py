@@ -156,14 +156,18 @@ def test_state_of_maps_is_read_and_set(fields):
     assert maps.axis == 2
     with pytest.raises(traitlets.TraitError, match="axis is 'w'; allowed are x, y, z"):
         maps.axis = "w"
+    with pytest.raises(traitlets.TraitError, match=r"index is 8; it must be 0 ... 7"):
+        maps.index = 8
 
 
 def test_update_keeps_what_was_fixed(fields):
     fields, grid = fields
     maps = show.Maps(fields, grid, ranges={"delta": (-1, 1)}, index=2)
     maps.cursor = [1, 2, 3]
+    before = maps.ranges
     maps.update({"E1": 3 * fields["E1"]})
     assert maps.ranges["delta"] == [-1, 1] and maps.index == 2 and maps.cursor == [1, 2, 3]
+    assert maps.ranges["E1"][1] > before["E1"][1] and maps.about["start"]["ranges"] == maps.ranges
     np.testing.assert_allclose(shipped(maps, "E1"), 3 * fields["E1"].numpy(), rtol=5e-4, atol=1e-12)
 
 
