@@ -7,7 +7,7 @@ import numpy as np
 from ablation_table import CLASSICAL, ENDS, FULL, QUANTITIES, WIDE
 
 from nbkit.forecast.fisher import UNMARKED
-from nbkit.show.plots import BLACK, BLUE, GREEN, ORANGE, RED
+from nbkit.show import BLACK, BLUE, GREEN, ORANGE, RED
 
 LABELS = {
     "sigma_Om": r"$\sigma(\Omega_{\rm m})$",

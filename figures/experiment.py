@@ -36,7 +36,7 @@ from nbkit.look import latent, term_means, variants
 from nbkit.mark.classical import UnitMark, classical_marks
 from nbkit.measure import measure
 from nbkit.recover.recovered import ship_recoveries
-from nbkit.show import plots
+from nbkit.show import style
 from nbkit.train.processes import Processes, choose_device
 from nbkit.train.run import load_run
 from nbkit.universe.suite import FIDUCIAL_SETS, PRESETS, suite
@@ -180,7 +180,7 @@ def main(*asked):
         with stage("results"):
             runs = trainings.shipped()
             write_json(disk.figures() / "results.json", trainings.results(runs))
-            plots.style()
+            style()
             curves = losses.curves(trainings.by_contrast(runs), trainings.lengths())
             curves.savefig(disk.figures() / f"losses_{PRESET}.png", dpi=100)
             cases = {case_of(runs[name]): runs[name] for name in ("mini_l2", "mini_l0")}

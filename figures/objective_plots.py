@@ -7,9 +7,8 @@ from objective_table import KMAX
 from nbkit.forecast.fisher import UNMARKED
 from nbkit.look import anatomy, response_curves
 from nbkit.mark.classical import ClassicalMark
-from nbkit.show import plots
 from nbkit.show.fisher import pretty
-from nbkit.show.plots import BLACK, BLUE, GREEN, L_COLOURS, ORANGE, RED
+from nbkit.show import BLACK, BLUE, GREEN, L_COLOURS, ORANGE, RED, slice_of
 
 PARAMETERS = {"Om": r"\Omega_{\rm m}", "s8": r"\sigma_8"}
 # Colour and marker by what a mark was trained on, and by kmax of the training.
@@ -120,7 +119,7 @@ def side_by_side(marks, delta, grid, axis=2, index=0):
         column[0].set_title(title, fontsize=10)
         draw = _classical_column if isinstance(mark, ClassicalMark) else _learned_column
         M = draw(column, mark, delta, grid)
-        picture = plots.slice_of((M - M.mean()) / M.std(), axis, index)
+        picture = slice_of((M - M.mean()) / M.std(), axis, index)
         drawn = column[2].imshow(picture, cmap="PuOr_r", vmin=-3, vmax=3, extent=(0, grid.box_size) * 2)
         column[2].set(xlabel=r"Mpc/$h$", ylabel=r"Mpc/$h$")
         column[0].set(xlabel=r"$k$ [$h$/Mpc]", ylabel=r"$T_{\rm tap}G_\ell$ / largest", ylim=(-1.1, 1.1))

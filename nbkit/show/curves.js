@@ -48,7 +48,7 @@ function ellipse(covariance, centre, [i, j], radius) {
   const [a, b, c] = [covariance[i][i], covariance[i][j], covariance[j][j]];
   const points = Array.from({ length: 97 }, (_, t) => (2 * Math.PI * t) / 96);
   // The Cholesky factor of the 2 x 2 block turns a circle into the ellipse.
-  const lower = [Math.sqrt(a), b / Math.sqrt(a), Math.sqrt(Math.max(c - (b * b) / a, 0))];
+  const lower = [Math.sqrt(a), a && b / Math.sqrt(a), Math.sqrt(Math.max(c - (a && (b * b) / a), 0))];
   return points.map((t) => {
     const [u, v] = [radius * Math.cos(t), radius * Math.sin(t)];
     return [centre[i] + lower[0] * u, centre[j] + lower[1] * u + lower[2] * v];
@@ -114,7 +114,7 @@ function render({ model, el }) {
   }
 
   function bounds(way, log) {
-    const fixed = about().limits[way];
+    const fixed = about().limits[way] ?? about().reach?.[pair()[way]];
     if (fixed) return fixed;
     const values = shown.flatMap((line) => [...line.points, ...(line.band ?? [])].map((p) => p[way]));
     const usable = values.filter((v) => Number.isFinite(v) && (!log || v > 0));

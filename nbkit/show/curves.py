@@ -193,18 +193,24 @@ class Ellipses(Curves):
 
     def __init__(self, covariances, centre, parameters, across=None, up=None, title="Error ellipses"):
         self.names, self.centre = list(parameters), np.asarray(centre, float)
+        self.colours = dict(zip(covariances, CYCLE, strict=False))
+        self.across, self.up = self.names.index(across or self.names[0]), self.names.index(up or self.names[-1])
+        symbols = [SYMBOLS.get(name, name) for name in self.names]
+        super().__init__(covariances, title=title, centre=self.centre.tolist(), parameters=symbols)
+        # Axes that stay show what an update does.
+        sigma = np.sqrt(np.max([np.diagonal(C) for C in self.covariances.values()], axis=0))
+        reach = np.stack([self.centre - 3.4 * sigma, self.centre + 3.4 * sigma], axis=1).tolist()
+        self.about = self.about | {"reach": reach}
+        self.controls = [self._choice("across", symbols), self._choice("up", symbols)]
+
+    def update(self, covariances):
+        """Replace all covariances; a parameter that is held fixed has zeros."""
         self.covariances = {label: np.asarray(C, float) for label, C in covariances.items()}
         for label, C in self.covariances.items():
-            if C.shape != (len(self.names),) * 2 or not (np.linalg.eigvalsh(C) > 0).all():
+            if C.shape != (len(self.names),) * 2 or np.linalg.eigvalsh(C).min() < -1e-9 * np.abs(C).max():
                 raise ValueError(f"{label} is no covariance of {len(self.names)} parameters.")
-        pair = [self.names.index(across or self.names[0]), self.names.index(up or self.names[-1])]
-        symbols = [SYMBOLS.get(name, name) for name in self.names]
-        rows = zip(self.covariances.items(), CYCLE, strict=False)
-        drawn = [{"label": label, "colour": colour, "covariance": C.tolist()} for (label, C), colour in rows]
-        more = {"covariances": drawn, "centre": self.centre.tolist(), "parameters": symbols}
-        self.across, self.up = pair
-        super().__init__({}, title=title, **more)
-        self.controls = [self._choice("across", symbols), self._choice("up", symbols)]
+        rows = [{"label": x, "colour": self.colours[x], "covariance": C.tolist()} for x, C in self.covariances.items()]
+        self.about = self.about | {"covariances": rows}
 
     def _choice(self, name, symbols):
         control = w.Dropdown(
@@ -219,5 +225,6 @@ class Ellipses(Curves):
         circle = 1.515 * np.stack([f(np.linspace(0, 2 * np.pi, 97)) for f in (np.cos, np.sin)])
         for row in self.about["covariances"]:
             C = self.covariances[row["label"]][np.ix_([i, j], [i, j])]
-            x, y = self.centre[[i, j]][:, None] + np.linalg.cholesky(C) @ circle
+            values, vectors = np.linalg.eigh(C)
+            x, y = self.centre[[i, j]][:, None] + (vectors * np.sqrt(np.maximum(values, 0))) @ circle
             yield row | {"x": x, "y": y}

@@ -2,17 +2,18 @@
 
 import re
 
+import ipywidgets as w
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-from scipy.stats import chi2
 
 from nbkit.forecast import BEST, UNMARKED
 from nbkit.forecast.bootstrap import symbol
 from nbkit.forecast.fisher import correlation
-from nbkit.show import BLACK, BLUE, GREEN, ORANGE, PINK, RED, SKY, table
+from nbkit.show import BLACK, BLUE, GREEN, ORANGE, PINK, RED, SKY, SYMBOLS, table
+from nbkit.show.curves import Ellipses, Explorer, follow
 from nbkit.universe.cosmology import FIDUCIAL, LATEX, QUIJOTE_NAMES
 
 # One look for the same thing in every figure: first the unmarked spectrum, then a classical mark, then learned ones.
@@ -24,8 +25,6 @@ ESTIMATOR_LOOK = {
     "compressed": (RED, "^", "compressed"),
     "combined": (GREEN, "s", "combined"),
 }
-# Radii, in sigma, that hold 68 and 95 % of a two-dimensional Gaussian.
-RADII = tuple(np.sqrt(chi2(2).ppf((0.68, 0.95))))
 
 
 def pretty(label):
@@ -234,66 +233,41 @@ def data_health(covariance, gaussianity, steps, bins):
     return figure
 
 
-def ellipse(covariance, radius):
-    """(2, points) of the curve x C^-1 x = radius^2; a line where one of the two is held fixed."""
-    eigenvalues, vectors = np.linalg.eigh(covariance)
-    angle = np.linspace(0, 2 * np.pi, 100)
-    return radius * (vectors * np.sqrt(np.maximum(eigenvalues, 0))) @ np.stack([np.cos(angle), np.sin(angle)])
-
-
 def fisher_explorer(scan, kmax):
-    """Contours of Omega_m and sigma_8 and all errors, under a slider for kmax and boxes for what is held fixed.
+    """Contours of any two parameters and all errors, under a slider for kmax and boxes for what is held fixed.
 
     Parameters
     ----------
     scan : {kmax: Forecasts}, from `nbkit.forecast.by_kmax`; the label to compare with comes first.
     kmax : where the slider starts [h/Mpc].
     """
-    import ipywidgets as w
+    options, start = (
+        [(f"{at:.3f}", at) for at in scan],
+        max((at for at in scan if at <= kmax + 1e-9), default=min(scan)),
+    )
+    look = {"layout": w.Layout(width="400px"), "style": {"description_width": "130px"}}
+    at = w.SelectionSlider(options=options, value=start, description="kmax [h/Mpc]", **look)
+    names, narrow = [symbol(name) for name in QUIJOTE_NAMES], {"indent": False, "layout": w.Layout(width="90px")}
+    boxes = [w.Checkbox(False, description=f"{SYMBOLS.get(name, name)} fixed", **narrow) for name in names]
+    said, errors = w.HTML(), w.HTML(layout=w.Layout(max_width="100%"))
 
-    from nbkit.show.plots import LiveLines
-    from nbkit.show.widgets import Explorer, observed, side_by_side
+    def covariances(here):
+        return {x: each.covariance() for x, each in here.items() if np.isfinite(each.sigma.value).all()}
 
-    options = [(f"{at:.3f}", at) for at in scan]
-    start = max((at for at in scan if at <= kmax + 1e-9), default=min(scan))
-    look = {"layout": w.Layout(width="420px"), "style": {"description_width": "130px"}}
-    slider = w.SelectionSlider(options=options, value=start, description="kmax [h/Mpc]", **look)
-    boxes = {
-        name: w.Checkbox(False, description=f"{symbol(name)} fixed", indent=False, layout=w.Layout(width="130px"))
-        for name in QUIJOTE_NAMES
-    }
-    xy = [QUIJOTE_NAMES.index(name) for name in ("Om", "s8")]
-    xlim, ylim = zip(FIDUCIAL[xy], 3.4 * next(iter(scan[start].values())).matrix.sigma()[xy], strict=True)
-    xlim, ylim = ((middle - reach, middle + reach) for middle, reach in (xlim, ylim))
-    plot = LiveLines(figsize=(5.0, 4.0), xlim=xlim, ylim=ylim, xlabel=TITLES[xy[0]], ylabel=TITLES[xy[1]])
-    plot.ax.plot(*FIDUCIAL[xy], "+", color="0.5")
-    lines = {
-        label: [plot.line([], [], ls=line, color=colour, lw=1.8 - 0.7 * outer) for outer in (0, 1)]
-        for label, colour, line in zip(scan[start], COLOURS, LINES, strict=False)
-    }
-    plot.ax.legend([each[0] for each in lines.values()], [pretty(x) for x in lines], fontsize=8, loc="upper right")
-    image, caption, errors = w.Image(format="png"), w.HTML(), w.HTML()
-
-    def update():
-        fixed = [name for name, box in boxes.items() if box.value]
+    def update(_):
+        fixed = [name for name, box in zip(QUIJOTE_NAMES, boxes, strict=True) if box.value]
         if len(fixed) == len(boxes):
-            caption.value = "<b>All parameters are held fixed</b>: nothing is left to forecast."
+            said.value = "<b>All parameters are held fixed</b>: nothing is left to forecast."
             return
-        here = scan[slider.value].hold(*fixed)
-        for label, pair in lines.items():
-            C = here[label].covariance()[np.ix_(xy, xy)] if np.isfinite(here[label].sigma.value).all() else None
-            for line, radius in zip(pair, RADII, strict=True):
-                line.set_data(([], []) if C is None else ellipse(C, radius) + FIDUCIAL[xy][:, None])
-        image.value = plot.png()
-        bins, held = list(scan).index(slider.value) + len(QUIJOTE_NAMES) + 1, ", ".join(map(symbol, fixed))
-        told = f"{bins} bins a spectrum; held fixed: {held or 'nothing'}"
-        caption.value = f"<b>kmax = {slider.value:.3f} h/Mpc</b>: {told}"
+        here, held = scan[at.value].hold(*fixed), ", ".join(SYMBOLS.get(symbol(name), symbol(name)) for name in fixed)
+        ellipses.update(covariances(here))
+        bins = list(scan).index(at.value) + len(QUIJOTE_NAMES) + 1
+        said.value = f"<b>kmax = {at.value:.3f} h/Mpc</b>: {bins} bins a spectrum; held fixed: {held or 'nothing'}"
         (_, first), *others = here.items()
         better = [[f"{label}: better by", *(first / each).words()] for label, each in others]
         errors.value = table([*(row.values() for row in here.rows()), *better], here.rows()[0])._repr_html_()
 
-    panels, controls = [w.VBox([caption, w.HBox([image, errors])])], [slider, *boxes.values()]
-    observed(update, controls)
-    explorer = Explorer("Fisher explorer", [slider, w.HBox(controls[1:])], panels, side_by_side(image.value))
-    explorer.controls = controls
-    return explorer
+    ellipses = Ellipses(covariances(scan[start]), FIDUCIAL, names, "Omega_m", "sigma_8", title="Errors")
+    update(None)
+    follow(update, at, *boxes)
+    return Explorer("Fisher explorer", [at, *boxes], [ellipses, w.VBox([said, errors])])

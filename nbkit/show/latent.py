@@ -1,6 +1,5 @@
 """Latent geometry -> figures: the paper's figure 6, tables of alignment, retrieval, and a map of the learned metric."""
 
-import io
 from itertools import product
 
 import ipywidgets as w
@@ -9,8 +8,8 @@ import numpy as np
 from matplotlib.patches import Ellipse
 
 from nbkit.look.latent import effective_rank, stretches, theta_metric
-from nbkit.show.plots import BLACK, BLUE, GREEN, ORANGE, RED
-from nbkit.show.widgets import LAYOUT, STYLE, Explorer, observed
+from nbkit.show import BLACK, BLUE, GREEN, ORANGE, RED, SYMBOLS
+from nbkit.show.curves import Explorer, follow, png_of
 from nbkit.universe.cosmology import FIDUCIAL, LATEX, PARAMETERS, PRIOR_BSQ
 
 # R@1, R@5 of 2,000 candidates in the paper's boxes of 1000 Mpc/h.
@@ -115,28 +114,35 @@ def latent_explorer(clouds, theta, rank, colour="sigma_8"):
     import plotly.graph_objects as go
 
     colours = (*PARAMETERS, "retrieval rank")
-    which = w.Dropdown(options=list(clouds), description="embedding", layout=LAYOUT, style=STYLE)
-    by = w.Dropdown(options=colours, value=colour, description="colour", layout=LAYOUT, style=STYLE)
-    figure = go.FigureWidget(go.Scatter(mode="markers", marker={"size": 8, "colorscale": "Viridis", "showscale": True}))
-    figure.update_layout(width=640, height=480, margin={"t": 20, "r": 20}, template="simple_white")
-    points = figure.data[0]
-    lines = "<br>".join(f"{name} = %{{customdata[{i}]:.3f}}" for i, name in enumerate(PARAMETERS))
-    points.hovertemplate = lines + "<br>%{customdata[5]:.0f} cosmologies nearer than the true one<extra></extra>"
+    which = w.Dropdown(options=list(clouds), description="embedding")
+    by = w.Dropdown(options=[(SYMBOLS.get(name, name), name) for name in colours], value=colour, description="colour")
+    lines = [f"{SYMBOLS.get(name, name)} = %{{customdata[{i}]:.3f}}" for i, name in enumerate(PARAMETERS)]
+    lines.append("%{customdata[5]:.0f} cosmologies nearer than the true one<extra></extra>")
 
-    def update():
-        pca = clouds[which.value]
-        about = np.column_stack([theta, rank[which.value]])
+    def points():
+        pca, about = clouds[which.value], np.column_stack([theta, rank[which.value]])
+        shade = {"color": about[:, colours.index(by.value)], "colorbar.title.text": SYMBOLS.get(by.value, by.value)}
+        return {"x": pca.scores[:, 0], "y": pca.scores[:, 1], "customdata": about} | {
+            f"marker.{name}": value for name, value in shade.items()
+        }
+
+    def titles():
+        return {f"{axis}axis.title.text": _component(clouds[which.value], i) for i, axis in enumerate("xy")}
+
+    def update(_):
         with figure.batch_update():
-            points.x, points.y, points.customdata = pca.scores[:, 0], pca.scores[:, 1], about
-            points.marker.color = about[:, colours.index(by.value)]
-            points.marker.colorbar.title.text = by.value
-            figure.layout.xaxis.title.text, figure.layout.yaxis.title.text = _component(pca, 0), _component(pca, 1)
+            figure.data[0].update(points())
+            figure.layout.update(titles())
 
-    observed(update, (which, by))
-    still, out = projection(clouds[which.value], theta, (by.value,)), io.BytesIO()
-    still.savefig(out, format="png", dpi=80)
-    plt.close(still)
-    return Explorer("Latent explorer", [which, by], [figure], out.getvalue())
+    # A figure that changes before it is shown is shown empty, so it starts with the points it is going to show.
+    dots = go.Scatter(mode="markers", hovertemplate="<br>".join(lines), marker={"colorscale": "Viridis", "size": 8})
+    dots.update(points())
+    look = {"width": 640, "height": 480, "margin": {"t": 20, "r": 20}, "font": {"color": "#888"}}
+    look |= dict.fromkeys(("paper_bgcolor", "plot_bgcolor"), "rgba(0, 0, 0, 0)")
+    figure = go.FigureWidget(dots, layout=go.Layout(template="simple_white", **look).update(titles()))
+    follow(update, which, by)
+    still = png_of(projection(clouds[which.value], theta, (by.value,)))
+    return Explorer("Latent explorer", [which, by], [figure], still)
 
 
 def _panels(count, width, height):

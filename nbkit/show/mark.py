@@ -5,17 +5,18 @@ import numpy as np
 import torch
 from matplotlib.ticker import PercentFormatter
 
+from nbkit import show
 from nbkit.look import cross_response, response_curves
 from nbkit.mark.learned import LearnedMark
 from nbkit.mesh.spectra import marked_field
-from nbkit.show import plots
-from nbkit.show.plots import BLUE, GREEN, L_COLOURS, ORANGE, PINK, RED
+from nbkit.show import BLUE, GREEN, L_COLOURS, MAPS, ORANGE, PINK, RED, SIGNED, brightness, limits, slice_of
+from nbkit.show.filters import SHOWN, kernel_panel, kernels
 
 TERM_COLOURS = {"h_E0": BLUE, "h_E1": RED, "h_E2": GREEN, "h_I3": PINK, "h_x": ORANGE}
 TERM_LABELS = {"h_x": r"$h_\times(E_0,E_2,I_3)$"} | {
     f"h_{name}": rf"$h({name[0]}_{name[1]})$" for name in ("E0", "E1", "E2", "I3")
 }
-LABELS = plots.LABELS | {
+LABELS = show.LABELS | {
     "M": r"$M/\langle M\rangle$",
     "delta": r"$\log_{10}(1+\delta)$",
     "Delta": r"$\Delta/\sigma_\Delta$, marked field",
@@ -39,7 +40,7 @@ def panels(parts):
 
 def ranges(fields):
     """{name: (low, high)} of the colours of `panels`: all terms share one, so that the strong ones look strong."""
-    each = {name: plots.limits(field, name) for name, field in fields.items()}
+    each = {name: limits(field, name) for name, field in fields.items()}
     top = max(high for name, (_, high) in each.items() if name in TERM_LABELS)
     return each | {name: (-top, top) for name in each if name in TERM_LABELS}
 
@@ -55,9 +56,9 @@ def anatomy(parts, axis=2, index=0):
     above, below = figure.subfigures(2, 1, height_ratios=(1.1, 2))
     axes = above.subplot_mosaic(TOP, width_ratios=(1, 1, 1, 2.6)) | below.subplot_mosaic(ROWS)
     mark = parts.mark
-    maps, grid = plots.kernels(mark.G_l, mark.grid.k_nyq)
-    for l, channel in enumerate(plots.SHOWN[: mark.profiles.l_max + 1]):
-        drawn = plots.kernel_panel(axes[f"l{l}"], maps, grid, channel)
+    maps, grid = kernels(mark.G_l, mark.grid.k_nyq)
+    for l, channel in enumerate(SHOWN[: mark.profiles.l_max + 1]):
+        drawn = kernel_panel(axes[f"l{l}"], maps, grid, channel)
         axes[f"l{l}"].set(title="", xlabel="", ylabel=r"Mpc/$h$" if l == 0 else "")
         _bar(above, drawn, axes[f"l{l}"], rf"kernel $\ell={channel[0]},\ m={channel[1]}$")
     _profiles(axes["G"], mark)
@@ -65,9 +66,9 @@ def anatomy(parts, axis=2, index=0):
     colours = ranges(fields)
     for name, field in fields.items():
         ax, (low, high) = axes[name], colours[name]
-        picture = plots.shown(plots.slice_of(field, axis, index), name)
+        picture = brightness(slice_of(field, axis, index), name)
         extent = (0, parts.grid.box_size) * 2
-        drawn = ax.imshow(picture, cmap=plots.MAPS.get(name, "PuOr_r"), vmin=low, vmax=high, extent=extent)
+        drawn = ax.imshow(picture, cmap=MAPS.get(name, SIGNED), vmin=low, vmax=high, extent=extent)
         _bar(below, drawn, ax, TERM_LABELS.get(name) or LABELS[name])
         ax.tick_params(labelleft=name in ("delta", "M"), labelbottom=name in ROWS[1])
         ax.set_ylabel(r"Mpc/$h$" if name in ("delta", "M") else "")
@@ -138,7 +139,7 @@ def responses(parts):
         ax.plot(f, h, color=colour, lw=1.4)
         ax.plot(f[middle], h[middle], color=colour, lw=4, solid_capstyle="butt")
         ax.axhline(0, color="0.5", lw=0.6)
-        ax.set(xlabel=plots.LABELS[name], title=TERM_LABELS[f"h_{name}"])
+        ax.set(xlabel=show.LABELS[name], title=TERM_LABELS[f"h_{name}"])
     axes[0][0].set_ylabel(r"$h_a - \langle h_a\rangle$")
     return figure
 
@@ -149,10 +150,10 @@ def cross_maps(parts, I3=(-0.3, 0.0, 0.3)):
     maps = [cross_response(parts, value) for value in I3]
     top = max(np.nanmax(np.abs(h)) for *_, h in maps)
     for ax, value, (E0, E2, h) in zip(axes, I3, maps, strict=True):
-        drawn = ax.pcolormesh(E0, E2, h, cmap="PuOr_r", vmin=-top, vmax=top, rasterized=True)
+        drawn = ax.pcolormesh(E0, E2, h, cmap=SIGNED, vmin=-top, vmax=top, rasterized=True)
         kind = "pancakes" if value < -0.1 else "cigars" if value > 0.1 else "neither"
-        ax.set(title=rf"$I_3 = {value:g}$ ({kind})", xlabel=plots.LABELS["E0"])
-    axes[0].set_ylabel(plots.LABELS["E2"])
+        ax.set(title=rf"$I_3 = {value:g}$ ({kind})", xlabel=show.LABELS["E0"])
+    axes[0].set_ylabel(show.LABELS["E2"])
     figure.colorbar(drawn, ax=axes, label=r"$h_\times - \langle h_\times\rangle$", aspect=25)
     return figure
 
@@ -198,9 +199,9 @@ def likeness(M, imitation, grid, R2, axis=2, index=0):
     """
     figure, axes = plt.subplots(1, 3, figsize=(10.5, 3.4), layout="constrained")
     M, imitation = M / M.mean(), imitation / M.mean()
-    low, high = plots.limits(M, "M")
+    low, high = limits(M, "M")
     for ax, field, title in zip(axes, (M, imitation), ("learned $M$", "nearest classical, $a M_c + b$"), strict=False):
-        picture = plots.slice_of(field, axis, index)
+        picture = slice_of(field, axis, index)
         drawn = ax.imshow(picture, cmap="cividis", vmin=low, vmax=high, extent=(0, grid.box_size) * 2)
         ax.set(title=title, xlabel=r"Mpc/$h$")
         ax.spines[:].set_visible(False)

@@ -12,7 +12,7 @@ import torch
 from matplotlib.figure import Figure
 
 from nbkit.mark.learned import LearnedMark
-from nbkit.show.plots import BLACK, BLUE, L_COLOURS, ORANGE
+from nbkit.show import BLACK, BLUE, L_COLOURS, ORANGE
 from nbkit.universe.farm import is_watched
 
 COLUMNS = ("passes", "train_loss", "val_loss")

@@ -1,0 +1,196 @@
+"""Explorers of a trained mark: its maps, terms, spectra and single voxels in one; and M in three dimensions."""
+
+import io
+from itertools import accumulate, pairwise
+
+import ipywidgets as w
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LightSource, Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from mpl_toolkits.mplot3d.art3d import Poly3DCollection
+from scipy.ndimage import map_coordinates
+from skimage.measure import marching_cubes
+
+from nbkit.look import r_squared
+from nbkit.mark.classical import smoothing_kernel
+from nbkit.mesh.grid import to_fourier, to_real
+from nbkit.mesh.spectra import marked_field, spectra_of_modes
+from nbkit.show import BLUE, MAPS, RED, SYMBOLS
+from nbkit.show.curves import Curves, Explorer, follow, side_by_side, slider
+from nbkit.show.maps import Maps
+from nbkit.show.mark import TERM_COLOURS, panels, ranges
+
+
+def anatomy_explorer(parts, kmax=0.3, at=None):
+    """Every map of a mark, its terms on or off, what that does to its spectra, and why M is what it is in one voxel.
+
+    A term that is off is replaced by its mean. For spectra M is divided by its mean: an affine map of the mark changes
+    its scale but not what it tells.
+
+    Parameters
+    ----------
+    kmax : of the spectra [h/Mpc].
+    at : (x, y, z) indices of the voxel that is pinned at the start; default the densest.
+    """
+    grid, delta, full = parts.grid, parts.delta, parts.M()
+    delta_k, fields = to_fourier(delta, grid), panels(parts)
+    at = [int(i) for i in (np.unravel_index(int(delta.argmax()), grid.shape) if at is None else at)]
+    shared = {name: ends for name, ends in ranges(fields).items() if name in parts.terms}
+    said, bars = w.HTML(), w.HTML()
+
+    def weighed(on):
+        """The marked field, {"Delta": field}, and {label: curve} of its spectra over P_dd, of the terms that are on."""
+        M = parts.M([name for name in parts.terms if name not in on])
+        Delta = marked_field(M / M.mean(), delta)
+        P = spectra_of_modes(delta_k, to_fourier(Delta, grid), grid=grid, kmax=kmax)
+        share, last = r_squared(M, full) if on else 0.0, float(P.P_mm[-1] / P.P_dd[-1])
+        said.value = (
+            f"<b>on: {', '.join(SYMBOLS[name] for name in on) or 'none'}</b>. M explains {share:.0%} of the variance of "
+            f"the full mark; P_ΔΔ / P_δδ = {last:.2f} at k = {float(P.k[-1]):.2f} h/Mpc."
+        )
+        return {"Delta": Delta}, {"P_δΔ / P_δδ": (P.k, P.P_dm / P.P_dd), "P_ΔΔ / P_δδ": (P.k, P.P_mm / P.P_dd)}
+
+    def switch(_):
+        field, lines = weighed(maps.on)
+        maps.fixed = maps.ranges  # colours stay as they were, so that maps can be compared
+        maps.update(field)
+        curves.update(lines)
+
+    def explain(_):
+        bars.value = voxel_bars(parts, tuple(maps.pinned), [name for name in parts.terms if name not in maps.on])
+
+    field, lines = weighed(parts.terms)
+    maps = Maps(fields | field, grid, parts.terms, parts.mean_eta, index=at[2], ranges=shared, title="Anatomy")
+    lines = {
+        label: {"x": x, "y": y, "colour": c} for (label, (x, y)), c in zip(lines.items(), (BLUE, RED), strict=True)
+    }
+    ghosts = {f"{label.split()[0]}, all on": line | {"ghost": True, "dash": ":"} for label, line in lines.items()}
+    curves = Curves(lines | ghosts, labels=("k [h/Mpc]", "marked spectrum over P_δδ"), log="x", rules=(1,))
+    maps.pinned = at
+    explain(None)
+    maps.observe(switch, names="on")
+    maps.observe(explain, names=["on", "pinned"])
+    panel = w.VBox([said, bars], layout=w.Layout(flex="1 1 380px", min_width="280px", padding="0 0 0 12px"))
+    static = side_by_side(maps.png(columns=6), curves.png())
+    return Explorer("Anatomy explorer", [], [maps, curves, panel], static)
+
+
+def voxel_bars(parts, voxel, off=()):
+    """HTML that says why M is what it is in a voxel: from the mean of eta, term by term, to its eta and M.
+
+    Parameters
+    ----------
+    voxel : (x, y, z) indices, or () for none.
+    off : names of the terms that are replaced by their means.
+    """
+    if not voxel:
+        return "<b>Why is M high here?</b> Click on a map, or press Enter, to pin a voxel."
+    eta, M, base = parts.eta(off), parts.M(off), parts.mean_eta
+    low, high = float(parts.eta().min()), float(parts.eta().max())
+    low, high = low - 0.25 * (high - low), high + 0.1 * (high - low)
+    steps = {name: 0.0 if name in off else float(h[voxel]) - parts.means[name] for name, h in parts.terms.items()}
+    spans = [(low, base), *pairwise(accumulate(steps.values(), initial=base)), (low, float(eta[voxel]))]
+    labels = ["mean of η", *(SYMBOLS[name] for name in steps), "η"]
+    numbers = [f"{base:.2f}", *("off" if x in off else f"{h:+.2f}" for x, h in steps.items()), f"{eta[voxel]:.2f}"]
+    colours = ["#8888", *(TERM_COLOURS[name] for name in steps), "currentColor"]
+
+    def row(label, inside, number=""):
+        return (
+            f'<div style="display: flex; height: 20px"><span style="flex: 0 0 112px">{label}</span><div style="flex: 1;'
+            f' position: relative; overflow: hidden">{inside}</div><span style="flex: 0 0 52px; text-align: right;'
+            f' font-variant-numeric: tabular-nums">{number}</span></div>'
+        )
+
+    def place(x):
+        return 100 * (x - low) / (high - low)
+
+    drawn = []
+    for label, (a, b), colour, number in zip(labels, spans, colours, numbers, strict=True):
+        bar = f"left: {place(min(a, b)):.2f}%; width: max({abs(place(b) - place(a)):.2f}%, 1px); background: {colour}"
+        drawn.append(row(label, f'<div style="position: absolute; top: 3px; height: 14px; {bar}"></div>', number))
+    middle = '<span style="position: absolute; transform: translateX(-50%); left: '
+    ticks = "".join(f'{middle}{place(np.log(np.expm1(M))):.2f}%">{M:g}</span>' for M in mark_ticks(low, high))
+    terms = " ".join(f"{number} {label}" for label, number in zip(labels[1:-1], numbers[1:-1], strict=True))
+    return (
+        f"<b>voxel {', '.join(map(str, voxel))}</b>: 1 + δ = {float(1 + parts.delta[voxel]):.2f}{''.join(drawn)}"
+        f"{row('M = softplus(η)', ticks)}η = {base:.2f} {terms} = <b>{eta[voxel]:.2f}</b>, "
+        f"M = <b>{M[voxel]:.3g}</b>, {M[voxel] / M.mean():.2f} of its mean"
+    )
+
+
+def mark_ticks(low, high):
+    """Values of M = softplus(eta) to write beside an axis of eta from low to high: even steps, or 1, 2, 5, 10, ..."""
+    first, last = np.logaddexp(0, low), np.logaddexp(0, high)
+    decades = np.outer(10.0 ** np.arange(-30, 3), (1, 2, 5)).ravel()
+    ticks = MaxNLocator(6).tick_values(first, last) if last < 20 * first else decades
+    ticks = ticks[(ticks > first) & (ticks < last)]
+    return ticks[:: len(ticks) // 8 + 1]
+
+
+def isosurface(field, level, other):
+    """Triangles where a field (n, m, o) equals a level within its range, facing lower values; it is not periodic.
+
+    Gives points (v, 3) in cells, (1, 0, 0) the centre of the second cell along x; faces (f, 3), indices of points; and
+    the values (v,) of another field.
+    """
+    points, faces, *_ = marching_cubes(field, level, gradient_direction="ascent")
+    return points, faces, map_coordinates(other, points.T, order=1)
+
+
+def surface_explorer(parts, R=8.0):
+    """The surface 1 + delta_R = level in a corner of the box, coloured by M, under a slider for the level (plotly).
+
+    Parameters
+    ----------
+    R : Gaussian smoothing of the density [Mpc/h].
+    """
+    import plotly.graph_objects as go
+
+    grid, cells = parts.grid, min(32, parts.grid.n)  # the side of the corner
+    corner, side, delta_k = (slice(cells),) * 3, cells * grid.cell_size, to_fourier(parts.delta, grid)
+    density = 1 + to_real(delta_k * smoothing_kernel(R, grid, delta_k), grid)[corner].numpy()
+    M = (parts.M() / parts.M().mean())[corner].numpy()
+    bottom, top = (round(float(x), 1) for x in np.quantile(density, (0.02, 0.995)))
+    level, said = slider("1 + delta", min(max(1.6, bottom), top), bottom, top, 0.1), w.HTML()
+
+    def mesh():
+        points, faces, values = isosurface(density, level.value, M)
+        low, high = np.quantile(values, (0.02, 0.98))
+        said.value = (
+            f"<b>1 + delta = {level.value:.1f}</b>, over {R:g} Mpc/h: {len(faces)} triangles, on which "
+            f"M over its mean is {low:.2f} to {high:.2f}, in this corner of the box {M.min():.2f} to {M.max():.2f}"
+        )
+        corners = dict(zip("xyz", ((points + 0.5) * grid.cell_size).T.astype(np.float32), strict=True))
+        sides = dict(zip("ijk", faces.T.astype(np.int32), strict=True))
+        return corners | sides | {"intensity": values.astype(np.float32), "cmin": low, "cmax": high}
+
+    # A figure that changes before it is shown is shown empty, so it starts with the surface it is going to show.
+    first = mesh()
+    scene = {f"{a}axis": {"title": f"{a} [Mpc/h]", "range": (0, side)} for a in "xyz"}
+    scene |= {"aspectmode": "cube", "camera": {"eye": {"x": 1.5, "y": -1.7, "z": 0.9}}}
+    look = {"width": 620, "height": 520, "paper_bgcolor": "rgba(0, 0, 0, 0)", "font": {"color": "#888"}}
+    drawn = go.Mesh3d(colorscale="Cividis", colorbar={"title": "M / mean"}, **first)
+    figure = go.FigureWidget([drawn], layout=look | {"scene": scene, "margin": dict.fromkeys("tblr", 10)})
+    follow(lambda _: figure.data[0].update(mesh()), level)
+    title = "M on a surface of equal density, in 3D"
+    return Explorer(title, [level], [w.VBox([said, figure])], surface_picture(first, side))
+
+
+def surface_picture(mesh, side):
+    """PNG bytes of a mesh of `surface_explorer` in a cube of some side, lit: what a rendering without widgets shows."""
+    figure, out = Figure(figsize=(6.2, 4.6)), io.BytesIO()
+    ax = figure.add_subplot(projection="3d")
+    points, faces = np.stack([mesh[a] for a in "xyz"], 1), np.stack([mesh[a] for a in "ijk"], 1)
+    scale = ScalarMappable(Normalize(mesh["cmin"], mesh["cmax"]), colormaps[MAPS["M"]])
+    look = {"facecolors": scale.to_rgba(mesh["intensity"][faces].mean(1)), "lw": 0, "antialiased": False}
+    # Matplotlib lights what faces its source of light, and these triangles face lower densities.
+    ax.add_collection3d(Poly3DCollection(points[faces], shade=True, lightsource=LightSource(300, 45), **look))
+    ax.set(**{f"{a}lim": (0, side) for a in "xyz"}, **{f"{a}label": f"{a} [Mpc/h]" for a in "xyz"})
+    ax.view_init(22, -60)
+    figure.subplots_adjust(left=0, right=0.92, bottom=0.06, top=1.06)
+    figure.colorbar(scale, ax=ax, label=r"$M/\langle M\rangle$", shrink=0.6, pad=0.1)
+    figure.savefig(out, format="png", dpi=90)
+    return out.getvalue()
