@@ -4,10 +4,10 @@ from itertools import cycle
 
 import matplotlib.pyplot as plt
 import numpy as np
-from ablation_table import CLASSICAL, ENDS, FULL, QUANTITIES, WIDE
+from ablations import CLASSICAL, ENDS, FULL, QUANTITIES, WIDE
 
-from nbkit.forecast.fisher import UNMARKED
-from nbkit.show.plots import BLACK, BLUE, GREEN, ORANGE, RED
+from nbkit.forecast import UNMARKED
+from nbkit.show import BLACK, BLUE, GREEN, ORANGE, RED
 
 LABELS = {
     "sigma_Om": r"$\sigma(\Omega_{\rm m})$",
