@@ -1,5 +1,6 @@
-"""Ablations of the learned mark, appendix A: trains what is missing and writes ablations_<preset>.csv, which notebook 08
-draws.
+"""Ablations of the learned mark: trains what is missing and writes ablations_<preset>.csv, which notebook 08 draws.
+
+The trainings are those of appendix A; every mark is judged by forecast and recovery, all from the same simulations.
 
 Run `python figures/ablations.py 0 1` for training seeds 0 and 1, those of demo's table: twenty minutes a seed
 on two free cores. What is trained and measured is kept in runs/: stop it at any time, the next call goes on.
@@ -275,7 +276,7 @@ def main(seeds, preset, jobs):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--preset", choices=PRESETS, default="demo")
     parser.add_argument("--jobs", type=int, default=2, help="trainings at a time, which share the cores")
