@@ -4,9 +4,9 @@ from itertools import cycle
 
 import matplotlib.pyplot as plt
 import numpy as np
-from ablation_table import CLASSICAL, ENDS, FULL, QUANTITIES, WIDE
+from ablations import CLASSICAL, ENDS, FULL, QUANTITIES, WIDE
 
-from nbkit.forecast.fisher import UNMARKED
+from nbkit.forecast import UNMARKED
 from nbkit.show import BLACK, BLUE, GREEN, ORANGE, RED
 
 LABELS = {

@@ -1,4 +1,7 @@
-"""The spectra that come with the kit, made small: `nbkit.measure.bundled` reads them, and says how they are kept."""
+"""What comes with the kit, put there: spectra made small, runs, recoveries; `figures/experiment.py` calls it.
+
+How spectra are kept is said in `nbkit.measure.bundled`, which reads them.
+"""
 
 import hashlib
 import io
@@ -10,7 +13,8 @@ from nbkit import disk
 from nbkit.mark import identity
 from nbkit.measure import VERSION
 from nbkit.measure.bundled import FAMILIES, FORMAT
-from nbkit.universe.suite import SETS, Preset
+from nbkit.train import load
+from nbkit.universe import SETS, Preset
 
 # Largest k of the spectra that are kept [h/Mpc]: that of the trainings.
 KMAX = 0.3
@@ -19,6 +23,8 @@ KMAX = 0.3
 TOLERANCES = (0.01, 0.05, 0.02)
 # Scatter of log10 P_mm/P_dd or r, given all before it, that is rounding of the spectra: for M = 1 there is no other.
 ROUNDING = 1e-6
+# Folder of the recoveries, in `runs()` and in what comes with the kit, and the files of a run that is finished.
+RECOVERIES, RUN = "recovery", ("run.json", "marked.safetensors", "history.csv")
 
 
 def write(power, marks, preset, path, means=None, tolerances=TOLERANCES):
@@ -123,3 +129,35 @@ def _packed(z, tolerance):
 def _whole(x):
     x = np.rint(x)
     return np.ascontiguousarray(x, np.int16 if np.abs(x).max() < 2**15 else np.int32)
+
+
+def bundle_run(folder, name):
+    """Copy a finished run to what comes with the kit, under a name of its own."""
+    if not load(folder).finished:
+        raise ValueError(f"The run in {folder} is not finished; call `train` again, then bundle it.")
+    for file in RUN:
+        disk.write_atomically(disk.BUNDLED / name / file, (folder / file).read_bytes())
+
+
+def bundle_recoveries(marks, boxes):
+    """Copy recoveries from `runs()` to what comes with the kit, and drop from there those of marks that are no more.
+
+    Parameters
+    ----------
+    marks : {label: mark} that there are.
+    boxes : recoveries with so many boxes to test on are meant.
+    """
+    known, folder = {identity(mark) for mark in marks.values()}, disk.BUNDLED / RECOVERIES
+    for path in (disk.runs() / RECOVERIES).glob("*.safetensors"):
+        tested, of = boxes_and_marks(path)
+        if tested == boxes and of <= known:
+            disk.write_atomically(folder / path.name, path.read_bytes())
+    for path in folder.glob("*.safetensors"):
+        if not boxes_and_marks(path)[1] <= known:
+            path.unlink()
+
+
+def boxes_and_marks(path):
+    """Number of boxes that a kept recovery was tested on, and the identities of its marks."""
+    tensors, key = disk.read_tensors(path)
+    return tensors["predicted"].shape[2], {which for each in key["sets"] for which in each["marks"]}

@@ -12,34 +12,29 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from multiprocessing import get_context
 
+import ablations
 import bundle
 import losses
 import papermill
+import results
 import torch
-import trainings
-from ablation_table import table, write
-from cases import case_of
-from nbkit.train.contrast_function import FALLING, RISING, contrastive_function
-from nbkit.train.shipped import ship
-from results_table import with_table
-from trainings import PRESET, TAKEN_APART, TRAININGS
+from info_nce import CPU
+from results import PRESET, TAKEN_APART, TRAININGS, all_marks, bundled_trainings
 
-from nbkit import disk
+import nbkit as nb
+from nbkit import disk, look, show
 from nbkit.disk import read_tensors, write_json
-from nbkit.look import latent, term_means, variants
-from nbkit.mark.classical import UnitMark, classical_marks
-from nbkit.measure import measure
-from nbkit.recover.recovered import ship_recoveries
-from nbkit.show import style
-from nbkit.train.processes import Processes, choose_device
-from nbkit.train.run import load_run
-from nbkit.universe.suite import FIDUCIAL_SETS, PRESETS, suite
+from nbkit.look import latent
+from nbkit.mark import UnitMark
+from nbkit.train.data import Prior
+from nbkit.train.search import FALLING, RISING, best_by_contrast
+from nbkit.universe import FIDUCIAL_SETS, PRESETS
 
 JOBS = 2  # trainings at a time, which share the cores
 LENGTHS = (0.5, 1, 2)  # of searches, in units of the training's
@@ -66,66 +61,82 @@ def stage(name):
         write_json(LOG, log | {name: {"core_seconds": log.get(name, {"core_seconds": 0.0})["core_seconds"] + used}})
 
 
-def train(name):
-    """Train in a process of its own, unless it is finished."""
-    training = TRAININGS[name]
-    threads = {"OMP_NUM_THREADS": str(max(1, os.cpu_count() // JOBS))}
-    training.folder.mkdir(parents=True, exist_ok=True)
-    say(f"{name}: {training.folder / 'log.txt'} tells how it goes")
-    with (training.folder / "log.txt").open("a") as log:
-        command = [sys.executable, "-m", "nbkit.train.launch", *training.words]
-        subprocess.run(command, env=os.environ | threads, stdout=log, stderr=log, check=True)
-    say(f"{name}: done")
-
-
-def searched(name, length, slope):
+def search_losses(name, length, slope):
     """{what: validation loss} of the first search for a training's start, so many times as long, with this slope.
 
     With the range of all searches: as in the training there are several, others are made once.
     """
     torch.set_num_threads(1)
-    training = TRAININGS[name]
-    run, simulations = load_run(training.folder), suite(training.preset, sets=("BSQ",))["BSQ"]
-    epochs, folder = round(length * run.recipe.head_epochs), run.folder / "function"
+    training, grid = TRAININGS[name], PRESETS[TRAININGS[name].preset].grid
+    epochs = round(length * training.recipe_for(grid).head_epochs)
+    folder = disk.runs() / "train" / training.name / "start"
     if (length, slope) != (1, FALLING):
         folder = LOG.parent / "searches" / f"{name}_{epochs}_{slope:g}"
-        asked = {"kmax": run.kmax, "l_max": 2, "residual": True, "seed": 0, "slope": slope, "searches": 1}
-        quiet = {"checkpoint_every": 60.0, "stop": None, "on_epoch": None, "show": False}
-        recipe, cpu = replace(run.recipe, head_epochs=epochs), Processes(choose_device("cpu"))
-        contrastive_function(simulations, folder, recipe, processes=cpu, memory=None, fresh=False, **asked, **quiet)
-    losses = [read_tensors(each)[1]["best_loss"] for each in sorted(folder.glob("*/best.safetensors"))]
+        other, simulations = replace(training, head_epochs=epochs), training.simulations()
+        data = Prior(simulations, other.recipe_for(grid), training.kmax, training.seed, CPU)
+        data.load_summaries()
+        best_by_contrast(data, other, folder, slope, searches=1, checkpoint_every=60.0, show=False)
+    found = [read_tensors(each)[1]["best_loss"] for each in sorted(folder.glob("*/marked.safetensors"))]
     what = f"{name}_{epochs}" if slope == FALLING else f"{name}_{epochs}_rising"
-    return {what: {"value": losses[0], "low": min(losses), "high": max(losses)}}
+    return {what: {"value": found[0], "low": min(found), "high": max(found)}}
 
 
 def searches():
-    """What `searched` finds: does the loss still fall with the length of a search, or with the mark it begins with?"""
+    """What `search_losses` finds: does the loss fall with the length of a search, or with the mark it begins with?"""
     asked = [(name, length, FALLING) for name in ("mini_c2", "mini_l2") for length in LENGTHS]
     with ProcessPoolExecutor(JOBS, get_context("spawn")) as pool:
-        found = pool.map(searched, *zip(*asked, ("mini_l2", 1, RISING), strict=True))
+        found = pool.map(search_losses, *zip(*asked, ("mini_l2", 1, RISING), strict=True))
         return {what: entry for each in found for what, entry in each.items()}
+
+
+def suites():
+    """Make all simulations."""
+    nb.suite("mini_more", sets=("BSQ",))
+    nb.suite(PRESET)
+    nb.suite(PRESETS[PRESET].near, sets=FIDUCIAL_SETS)
+
+
+def training():
+    """Train the marks, heads on M = 1, and searches of other lengths; put the runs into the kit."""
+    ablations.train_apart(TRAININGS.values(), JOBS)
+    say("searches of other lengths")
+    write_json(disk.figures() / f"search_{PRESET}.json", searches())
+    folders = {name: disk.runs() / "train" / each.name for name, each in TRAININGS.items()}
+    unit = latent.unit_run(nb.load(folders["mini_l2"]), nb.suite(PRESET, sets=("BSQ",))["BSQ"])
+    for name, folder in (folders | {"mini_unit": unit.folder}).items():
+        bundle.bundle_run(folder, name)
 
 
 def spectra():
     """Measure the marks on the suite and write the bundle."""
-    simulations, runs = suite(PRESET), trainings.shipped()
-    trained = {name: run.mark for name, run in runs.items()}
-    marks = classical_marks() | {"M = 1": UnitMark()} | trained
-    power = measure({name: simulations[name] for name in (*FIDUCIAL_SETS, "latin_hypercube")}, marks)
+    simulations, runs = nb.suite(PRESET), bundled_trainings()
+    marks = all_marks(runs) | {"M = 1": UnitMark()}
+    power = nb.measure({name: simulations[name] for name in (*FIDUCIAL_SETS, "latin_hypercube")}, marks)
     # All 48 are compared where regressors are tested on the same set they are trained on; over BSQ the best are enough.
-    few = {label: marks[label] for label in ("M = 1", *trainings.OVER_BSQ)}
-    power |= measure({"BSQ": simulations["BSQ"]}, few)
-    means = {name: term_means(runs[name].mark, simulations["fiducial"]) for name in TAKEN_APART}
+    few = {label: marks[label] for label in ("M = 1", *results.OVER_BSQ)}
+    power |= nb.measure({"BSQ": simulations["BSQ"]}, few)
+    means = {name: look.term_means(runs[name].mark, simulations["fiducial"]) for name in TAKEN_APART}
     parts = {
         f"{name} {label}": mark
         for name in TAKEN_APART
-        for label, mark in variants(runs[name].mark, means[name]).items()
+        for label, mark in look.variants(runs[name].mark, means[name]).items()
         if label != "all"
     }
-    for each, of in measure({name: simulations[name] for name in FIDUCIAL_SETS}, parts).items():
+    for each, of in nb.measure({name: simulations[name] for name in FIDUCIAL_SETS}, parts).items():
         power[each] = replace(power[each], marked=power[each].marked | of.marked)
     cut = {name: each.cut(bundle.KMAX) for name, each in power.items()}
-    return bundle.write(cut, marks | parts, PRESET, disk.BUNDLED / f"{PRESET}_spectra.npz", means)
+    bundle.write(cut, marks | parts, PRESET, disk.BUNDLED / f"{PRESET}_spectra.npz", means)
+
+
+def figures():
+    """results.json, the curves of the losses, and the table of notebook 08."""
+    runs = bundled_trainings()
+    write_json(disk.figures() / "results.json", results.results(runs))
+    show.style()
+    by_contrast = {name: run for name, run in runs.items() if run.heads}
+    show.save(losses.curves(by_contrast, results.lengths()), f"losses_{PRESET}", publish=True)
+    compared = {runs[name].training: runs[name] for name in ("mini_l2", "mini_l0")}
+    ablations.write(ablations.table(compared, PRESET, also=(0.2,)), disk.figures() / f"ablations_{PRESET}.csv")
 
 
 def notebooks():
@@ -133,7 +144,7 @@ def notebooks():
     for path in sorted((disk.figures().parent / "notebooks").glob("0[4-8]_*.ipynb")):
         say(path.name)
         papermill.execute_notebook(path, LOG.parent / path.name, {"preset": PRESET, "save_figures": True})
-    ship_recoveries(trainings.all_marks(trainings.shipped()), PRESETS[PRESET].latin_hypercube)
+    bundle.bundle_recoveries(all_marks(bundled_trainings()), PRESETS[PRESET].latin_hypercube)
 
 
 def provenance(log):
@@ -141,15 +152,10 @@ def provenance(log):
     packages = ("torch", "numpy", "camb")
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=disk.figures(), capture_output=True, text=True)
     preset = PRESETS[PRESET]
-    sizes = {
-        "BSQ": preset.BSQ,
-        "BSQ_more": PRESETS["mini_more"].BSQ,
-        "latin_hypercube": preset.latin_hypercube,
-        "fiducial": preset.fiducial,
-    }
+    sizes = {name: getattr(preset, name) for name in ("BSQ", "latin_hypercube", "fiducial", "pairs")}
     return {
         "commit": commit.stdout.strip(),
-        "suite": sizes | {"pairs": preset.pairs, "near": preset.near_sizes},
+        "suite": sizes | {"BSQ_more": PRESETS["mini_more"].BSQ, "near": preset.near_sizes},
         "trainings": {name: asdict(each) for name, each in TRAININGS.items()},
         "machine": {"cores": os.cpu_count(), "processor": platform.machine(), "system": platform.system()},
         "versions": {name: version(name) for name in packages} | {"python": platform.python_version()},
@@ -159,48 +165,26 @@ def provenance(log):
 
 def main(*asked):
     """All stages, or those that are named."""
-    if not asked or "suites" in asked:
-        with stage("suites"):
-            suite("mini_more", sets=("BSQ",))
-            suite(PRESET)
-            suite(PRESETS[PRESET].near, sets=FIDUCIAL_SETS)
-    if not asked or "training" in asked:
-        with stage("training"), ThreadPoolExecutor(JOBS) as pool:
-            list(pool.map(train, TRAININGS))
-            say("searches of other lengths")
-            write_json(disk.figures() / f"search_{PRESET}.json", searches())
-            unit = latent.unit_run(load_run(TRAININGS["mini_l2"].folder), suite(PRESET, sets=("BSQ",))["BSQ"])
-        folders = {name: each.folder for name, each in TRAININGS.items()} | {"mini_unit": unit.folder}
-        for name, folder in folders.items():
-            ship(folder, name)
-    if not asked or "spectra" in asked:
-        with stage("spectra"):
-            spectra()
-    if not asked or "results" in asked:
-        with stage("results"):
-            runs = trainings.shipped()
-            write_json(disk.figures() / "results.json", trainings.results(runs))
-            style()
-            curves = losses.curves(trainings.by_contrast(runs), trainings.lengths())
-            curves.savefig(disk.figures() / f"losses_{PRESET}.png", dpi=100)
-            cases = {case_of(runs[name]): runs[name] for name in ("mini_l2", "mini_l0")}
-            write(table(cases, PRESET, also=(0.2,)), disk.figures() / f"ablations_{PRESET}.csv")
-    if not asked or "notebooks" in asked:
-        with stage("notebooks"):
-            notebooks()
+    stages = dict(zip(STAGES, (suites, training, spectra, figures, notebooks), strict=True))
+    if unknown := set(asked) - set(STAGES):
+        sys.exit(f"There is no stage {', '.join(sorted(unknown))}; there are {', '.join(STAGES)}.")
+    for name, do in stages.items():
+        if not asked or name in asked:
+            with stage(name):
+                do()
     log = json.loads(LOG.read_text())
     if set(STAGES) <= set(log):  # a part of it, made elsewhere, does not speak for the whole
         write_json(disk.figures() / "provenance.json", provenance(log))
     page = disk.figures() / "RESULTS.md"
-    page.write_text(with_table(page.read_text()))
+    page.write_text(results.with_table(page.read_text()))
 
 
-def stopped(*_):
-    """End in order, so that the time of a stage is logged; once, because `make` passes the signal on as well."""
+def end_in_order(*_):
+    """Leave so that the time of a stage is logged; once, because `make` passes the signal on as well."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(1)
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, stopped)
+    signal.signal(signal.SIGTERM, end_in_order)
     main(*sys.argv[1:])

@@ -2,13 +2,13 @@
 
 import matplotlib.pyplot as plt
 import torch
-from objective_table import KMAX
+from objectives import KMAX
 
-from nbkit.forecast.fisher import UNMARKED
+from nbkit import show
+from nbkit.forecast import UNMARKED
 from nbkit.look import anatomy, response_curves
-from nbkit.mark.classical import ClassicalMark
-from nbkit.show.fisher import pretty
-from nbkit.show import BLACK, BLUE, GREEN, L_COLOURS, ORANGE, RED, slice_of
+from nbkit.mark import ClassicalMark
+from nbkit.show import BLACK, BLUE, GREEN, L_COLOURS, ORANGE, RED
 
 PARAMETERS = {"Om": r"\Omega_{\rm m}", "s8": r"\sigma_8"}
 # Colour and marker by what a mark was trained on, and by kmax of the training.
@@ -22,17 +22,17 @@ def two_tasks(rows):
 
     Parameters
     ----------
-    rows : of `objective_table.read`.
+    rows : of `objectives.read`.
     """
     kmaxes = sorted({row["kmax"] for row in rows})
-    numbers = {said: number for number, said in enumerate(dict.fromkeys(map(_said, rows)))}
+    numbers = {said: number for number, said in enumerate(dict.fromkeys(map(_described, rows)))}
     figure, axes = plt.subplots(2, len(kmaxes), figsize=(10.0, 6.6), layout="constrained", sharex="col", sharey="row")
     for column, kmax in zip(axes.T, kmaxes, strict=True):
         here = [row for row in rows if row["kmax"] == kmax]
         plain = next(row for row in here if row["mark"] == UNMARKED)
         for ax, (name, symbol) in zip(column, PARAMETERS.items(), strict=True):
             for row in here:
-                _point(ax, row, f"sigma_{name}", plain[f"sigma_{name}"], numbers[_said(row)])
+                _point(ax, row, f"sigma_{name}", plain[f"sigma_{name}"], numbers[_described(row)])
             ax.axhline(1, color="0.6", lw=1)
             ax.set_yscale("log")
             ticks = [0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0]
@@ -42,7 +42,7 @@ def two_tasks(rows):
             ax.set_ylabel(unit if kmax == kmaxes[0] else "")
         column[0].set_title(rf"spectra up to $k_{{\rm max}}={kmax:g}\,h$/Mpc", fontsize=10)
         column[1].set_xlabel("InfoNCE, validation")
-    looks = {_said(row): _look(row) for row in rows}
+    looks = {_described(row): _look(row) for row in rows}
     handles = [plt.Line2D([], [], ls="", color=looks[said][0], marker=looks[said][1]) for said in numbers]
     listed = [f"{number}  {said}" for said, number in numbers.items()]
     title = "down: measures better\nleft: tells apart better"
@@ -91,9 +91,9 @@ def _look(row):
     return COLOURS[row["objective"]], MARKERS[row["trained_kmax"]]
 
 
-def _said(row):
+def _described(row):
     if row["objective"] is None:
-        return pretty(UNMARKED) if row["mark"] == UNMARKED else "best of 48 classical"
+        return show.pretty(UNMARKED) if row["mark"] == UNMARKED else "best of 48 classical"
     start = f" from {row['start']}" if row["start"] else ""
     return rf"{row['objective']}{start}, $k<{row['trained_kmax']:g}$"
 
@@ -119,7 +119,7 @@ def side_by_side(marks, delta, grid, axis=2, index=0):
         column[0].set_title(title, fontsize=10)
         draw = _classical_column if isinstance(mark, ClassicalMark) else _learned_column
         M = draw(column, mark, delta, grid)
-        picture = slice_of((M - M.mean()) / M.std(), axis, index)
+        picture = show.slice_of((M - M.mean()) / M.std(), axis, index)
         drawn = column[2].imshow(picture, cmap="PuOr_r", vmin=-3, vmax=3, extent=(0, grid.box_size) * 2)
         column[2].set(xlabel=r"Mpc/$h$", ylabel=r"Mpc/$h$")
         column[0].set(xlabel=r"$k$ [$h$/Mpc]", ylabel=r"$T_{\rm tap}G_\ell$ / largest", ylim=(-1.1, 1.1))

@@ -9,43 +9,40 @@ import sys
 from dataclasses import replace
 
 import torch
-from nbkit.train.recipe import RECIPES
-from nbkit.train.train import train
 
-from nbkit import ClassicalMark, LearnedMark
+import nbkit as nb
 from nbkit.disk import figures, runs
-from nbkit.train.run import load_run
-from nbkit.universe.suite import suite
+from nbkit.train import RECIPES
 
 TUNED = RECIPES["tuned"]
-PAPER = replace(RECIPES["paper"], epochs=TUNED.epochs)
 SHORT = 3  # epochs at mini, where a simulation costs eight times as much
+DEMO, MINI = nb.Training("demo", recipe="tuned"), nb.Training("mini", recipe="tuned", epochs=SHORT)
 COMPARED = {
     "demo": {
-        "paper": PAPER,
-        "tuned": TUNED,
-        "tuned, M = 1 at the start": replace(TUNED, kick=0.0),
-        "tuned, p = -1 at the start": TUNED,
-        "tuned, decay 0.02": replace(TUNED, weight_decay=0.02),
-        "tuned, half the rate": replace(TUNED, learning_rate=TUNED.learning_rate / 2),
-        "tuned, batch 32": replace(TUNED, batch=32),
+        "paper": replace(DEMO, recipe="paper", epochs=TUNED.epochs),
+        "tuned": DEMO,
+        "tuned, M = 1 at the start": replace(DEMO, recipe=replace(TUNED, kick=0.0)),
+        "tuned, p = -1 at the start": DEMO,
+        "tuned, decay 0.02": replace(DEMO, recipe=replace(TUNED, weight_decay=0.02)),
+        "tuned, half the rate": replace(DEMO, recipe=replace(TUNED, learning_rate=TUNED.learning_rate / 2)),
+        "tuned, batch 32": replace(DEMO, recipe=replace(TUNED, batch=32)),
     },
     "mini": {
-        "paper": replace(PAPER, epochs=SHORT),
-        "tuned": replace(TUNED, epochs=SHORT),
-        "warm": RECIPES["warm"],
-        "warm, p = 2 at the start": replace(RECIPES["warm"], epochs=SHORT, start="classical"),
+        "paper": replace(MINI, recipe="paper"),
+        "tuned": MINI,
+        "warm": replace(MINI, recipe="warm", epochs=0),
+        "warm, p = 2 at the start": replace(MINI, recipe="warm", start="classical"),
     },
 }
 
 
 def start(name, simulations):
-    """The mark a recipe starts from, where it is not its own."""
+    """The mark a training starts from, where it is not one of those that a Training names."""
     if "p = -1" not in name:
         return None
     torch.manual_seed(0)
-    mark, delta = LearnedMark(simulations.grid), simulations[list(range(0, 64, 4))]
-    goal = ClassicalMark(-1.0, 0.2)(delta, simulations.grid)
+    mark, delta = nb.LearnedMark(simulations.grid), simulations[list(range(0, 64, 4))]
+    goal = nb.ClassicalMark(-1.0, 0.2)(delta, simulations.grid)
     optimizer = torch.optim.Adam(mark.parameters(), lr=1e-2)
     for _ in range(60):
         optimizer.zero_grad()
@@ -54,24 +51,27 @@ def start(name, simulations):
     return mark
 
 
+def rows_of(run):
+    """[passes, training loss, validation loss] of every epoch of the mark, and where heads had read it before."""
+    rows = list(zip(*(run.column(name) for name in ("passes", "train_loss", "val_loss")), strict=True))
+    if heads := run.column("val_loss", "heads"):
+        best = heads.index(min(heads))
+        rows.insert(0, (0, run.column("train_loss", "heads")[best], heads[best]))
+    return [[passes, f"{train:.4f}", f"{validation:.4f}"] for passes, train, validation in rows]
+
+
 def main(preset="demo", *names):
-    simulations = suite(preset, sets=("BSQ",))["BSQ"]
+    """Train, and write what is finished."""
+    simulations = nb.suite(preset, sets=("BSQ",))["BSQ"]
     folder, compared = runs() / "recipes" / preset, COMPARED[preset]
     for name in names or compared:
-        train(simulations, folder / name, recipe=compared[name], mark=start(name, simulations))
+        nb.train(compared[name], simulations, folder / name, mark=start(name, simulations))
     with (figures() / f"recipes_{preset}.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["recipe", "passes", "train_loss", "val_loss"])
         for name in compared:
-            if (folder / name / "best.safetensors").exists():
-                run = load_run(folder / name)
-                columns = [run.column(c) for c in ("passes", "train_loss", "val_loss")]
-                if heads := run.column("val_loss", "heads"):  # before the mark moves
-                    best = heads.index(min(heads))
-                    columns = [[first, *rest] for first, rest in zip(
-                        (0, run.column("train_loss", "heads")[best], heads[best]), columns, strict=True
-                    )]  # fmt: skip
-                writer.writerows([name, p, f"{t:.4f}", f"{v:.4f}"] for p, t, v in zip(*columns, strict=True))
+            if (folder / name / "marked.safetensors").exists():
+                writer.writerows([name, *row] for row in rows_of(nb.load(folder / name)))
 
 
 if __name__ == "__main__":

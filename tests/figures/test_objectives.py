@@ -1,48 +1,85 @@
-"""Both objectives side by side: the plan, the table, its figures, and marks that stay as they are."""
+"""Both objectives side by side: the plan, the table, its figures."""
+
+from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import numpy as np
 import objective_plots
-import objective_table
+import objectives
 import pytest
 import torch
-from fake import FakeSet
-from frozen import FrozenMark
-from nbkit.train.train import train
-from objective_table import KMAX, NUMBERS, Training, planned
-from training_process import RECIPE
+from ablations import ENDS, PARAMETERS
+from objectives import KMAX, NUMBERS, planned
 
-from nbkit import ClassicalMark, LearnedMark, disk
-from nbkit.forecast.fisher import UNMARKED
-from nbkit.train.run import load_run
+import nbkit as nb
+from nbkit import disk
+from nbkit.forecast import UNMARKED
 
-ENDS = {"": 1.2, "_low": 1.1, "_high": 1.3}
+FACTORS = dict(zip(ENDS, (1.2, 1.1, 1.3), strict=True))
 
 
-def test_plan_names_runs_and_the_commands_that_make_them(monkeypatch, tmp_path):
+def test_plan_has_every_start_and_names_what_is_missing(monkeypatch, tmp_path):
     monkeypatch.setenv("NBKIT_RUNS", str(tmp_path))
-    assert len({each.label for each in planned()}) == len(planned()) == 7
-    one = Training("information", 0.2, "unit")
-    assert one.run("demo") is None
+    labels = [objectives.mark_label(each) for each in planned()]
+    assert len(set(labels)) == len({each.name for each in planned()}) == 7
+    stored = {row["mark"] for row in objectives.read(disk.figures() / "objectives_demo.csv") if row["objective"]}
+    assert set(labels) == stored
     source = (disk.figures().parent / "notebooks" / "03_train.ipynb").read_text()
-    words = one.command("demo").split()
-    assert words[:2] == ["papermill", "notebooks/03_train.ipynb"]
-    given = dict(zip(words[4::3], words[5::3], strict=True))
-    assert given == {"preset": "demo", "objective": "information", "start": "unit", "kmax": "0.2", "compare": "False"}
-    assert all(f'"{name}: ' in source for name in given)
-    with pytest.raises(FileNotFoundError, match=r"1 of 1 trainings .*-p start unit -p kmax 0\.2"):
-        objective_table.table([one], "demo")
+    for each in planned():
+        words = each.papermill().split()
+        assert all(f'"{name}: ' in source for name in words[4::3])
+    with pytest.raises(FileNotFoundError, match=r"4 of 7 trainings .*-p kmax 0\.2.*figures/objectives\.py` all"):
+        objectives.table(planned(), "demo")
 
 
-def test_heads_are_trained_on_a_mark_that_stays_as_it_is(tmp_path):
-    simulations = FakeSet(48, n=8)
-    options = {"recipe": RECIPE, "device": "cpu", "progress": False}
-    learned = train(simulations, tmp_path / "a", **options)
-    mark = FrozenMark(str(learned.folder))
-    run = train(simulations, tmp_path / "b", mark=mark, **options)
-    assert isinstance(run.mark, FrozenMark) and run.mark == mark
-    delta = simulations[[0, 1]]
-    assert torch.equal(mark(delta, simulations.grid), load_run(learned.folder).mark(delta, simulations.grid))
+def test_runs_of_the_kit_are_those_of_the_plan(monkeypatch, tmp_path):
+    monkeypatch.setenv("NBKIT_RUNS", str(tmp_path))
+    found = {objectives.mark_label(each): objectives.finished_run(each) for each in planned()}
+    assert {label: run.name for label, run in found.items() if run} == {
+        "contrast, k < 0.3": "demo_l2",
+        "information, from function, k < 0.2": "demo_i2",
+        "information, from function, k < 0.3": "demo_i3",
+    }
+
+
+def test_judges_are_boxes_that_nothing_else_uses():
+    judges, preset = objectives.judges("demo"), nb.universe.PRESETS["demo"]
+    for name in ("fiducial", "Om_p"):
+        seeds = [set(each.contents(name).seeds.tolist()) for each in (judges, preset, preset.near)]
+        assert len(seeds[0]) == objectives.JUDGES * len(seeds[1])
+        assert not seeds[0] & (seeds[1] | seeds[2])
+
+
+def test_table_has_a_row_a_mark_and_kmax(monkeypatch):
+    """Each mark with the loss of heads that read it, and the best of 48 over it."""
+    values, label = {f"{what}_{name}": (1.0, 0.9, 1.1) for what in ("sigma", "mse") for name in PARAMETERS}, "p=2 ds=0"
+    runs = {each: SimpleNamespace(mark=objectives.mark_label(each), name=each.name) for each in planned()}
+    rows = np.arange(5)
+
+    class Sigma:
+        labels = {"Om": label, "s8": label}
+
+        def __truediv__(self, other):
+            return SimpleNamespace(value=2.0 + rows, low=1.0 + rows, high=3.0 + rows)
+
+    asked = []
+    monkeypatch.setattr(objectives, "finished_runs", lambda trainings, script: runs)
+    monkeypatch.setattr(nb, "suite", lambda *_, **__: {"BSQ": "boxes"})
+    monkeypatch.setattr(nb, "measure", lambda simulations, marks, *_, **__: asked.append(tuple(marks)))
+    monkeypatch.setattr(nb, "forecast", lambda *_, **__: dict.fromkeys((*nb.classical_marks(), *labels), Sigma()))
+    monkeypatch.setattr(nb, "recover", lambda power, marks, *_, **__: asked.append(marks))
+    monkeypatch.setattr(nb, "train", lambda training, boxes, fixed: SimpleNamespace(best_loss=(training.kmax, fixed)))
+    monkeypatch.setattr(objectives.Evaluation, "values", lambda self, mark: dict(values))
+    trained = [run.mark for run in runs.values()]
+    labels = (UNMARKED, objectives.BEST, *trained)
+    table = objectives.table(planned(), "demo")
+    assert [row["mark"] for row in table] == [UNMARKED, label, *trained] * 2
+    assert asked == [(*nb.classical_marks(), *trained)] + [(label, *trained)] * 4
+    last = table[-1]
+    assert (last["objective"], last["start"], last["trained_kmax"]) == ("information", "function", 0.3)
+    assert last["run"] == planned()[-1].name and last["info_nce"] == (0.3, trained[-1])
+    assert [last[f"ratio_s8{end}"] for end in ENDS] == [6.0, 5.0, 7.0]
+    assert set(NUMBERS) <= set(last) and table[0]["objective"] is None
 
 
 def fake_rows():
@@ -61,13 +98,17 @@ def fake_rows():
 
 def test_table_is_read_as_it_was_written(tmp_path):
     rows = fake_rows()
-    objective_table.write(rows, tmp_path / "table.csv")
-    for before, after in zip(rows, objective_table.read(tmp_path / "table.csv"), strict=True):
-        assert {k: v for k, v in after.items() if isinstance(v, str)} == {
-            k: v for k, v in before.items() if isinstance(v, str)
-        }
+    objectives.write(rows, tmp_path / "table.csv")
+    for before, after in zip(rows, objectives.read(tmp_path / "table.csv"), strict=True):
+        words = {name for name, x in before.items() if not isinstance(x, float)}
+        assert {name: after[name] for name in words} == {name: before[name] for name in words}
         numbers = [name for name in before if isinstance(before[name], float)]
         assert np.allclose([after[name] for name in numbers], [before[name] for name in numbers], rtol=1e-3)
+
+
+def test_table_to_read_has_ratios_with_their_intervals():
+    table = objectives.overview(fake_rows())
+    assert len(table.rows) == 10 and table.rows[0][:4] == [UNMARKED, "0.2", "4.00", "0.10 (0.09 to 0.11)"]
 
 
 def test_every_mark_is_a_point_in_both_tasks():
@@ -80,7 +121,7 @@ def test_every_mark_is_a_point_in_both_tasks():
 
 
 def test_every_search_is_a_point_on_the_line_of_its_kind():
-    ratios = {f"ratio_{p}_k{k:g}{end}": f"{x}" for p in ("Om", "s8") for k in KMAX for end, x in ENDS.items()}
+    ratios = {f"ratio_{p}_k{k:g}{end}": f"{x}" for p in PARAMETERS for k in KMAX for end, x in FACTORS.items()}
     rows = [{"mark": mark, "info_nce": f"{3 - i / 10}"} | ratios for i, mark in enumerate(("some", "some", "others"))]
     figure = objective_plots.searches(rows)
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["some", "others"]
@@ -93,10 +134,10 @@ def test_every_search_is_a_point_on_the_line_of_its_kind():
 @pytest.mark.parametrize("l_max", [0, 2])
 def test_marks_stand_side_by_side(lognormal, l_max):
     delta, grid = lognormal(12, dtype=torch.float32)
-    learned = LearnedMark(grid, l_max)
+    learned = nb.LearnedMark(grid, l_max)
     with torch.no_grad():
         learned.responses.v.normal_()
-    figure = objective_plots.side_by_side({"learned": learned, "classical": ClassicalMark(2.0, 0.0)}, delta, grid)
+    figure = objective_plots.side_by_side({"learned": learned, "classical": nb.ClassicalMark(2.0, 0.0)}, delta, grid)
     lines = [len([x for x in ax.get_lines() if not x.get_label().startswith("_")]) for ax in figure.axes[:4]]
     assert lines == [l_max + 1, 1, len(learned.responses.names), 1]
     plt.close(figure)
