@@ -83,8 +83,9 @@ class Maps(anywidget.AnyWidget):
         """PNG bytes of the maps as they are now, for renderings without a browser."""
         font = ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", 12)
         seen = self.fields | ({"M": self.mark()} if self.terms else {})
-        columns = min(columns, len(seen))
-        image = Image.new("RGB", (columns * (side + 8), -(-len(seen) // columns) * (side + 22) + 18), "white")
+        rows = -(-len(seen) // columns)
+        columns = -(-len(seen) // rows)
+        image = Image.new("RGB", (columns * (side + 8), rows * (side + 22) + 18), "white")
         write = ImageDraw.Draw(image).text
         for i, (name, field) in enumerate(seen.items()):
             left, top = i % columns * (side + 8), i // columns * (side + 22)
