@@ -64,8 +64,9 @@ class Anatomy:
 
 
 @torch.no_grad()
-def anatomy(mark, delta, grid):
-    """The Anatomy of a learned mark on a density contrast (n, n, n)."""
+def anatomy(mark, delta, grid=None):
+    """The Anatomy of a learned mark on a density contrast (n, n, n); default grid that of the mark."""
+    grid = grid or mark.grid
     invariants = mark.invariants(delta, grid)
     terms = mark.responses.terms(invariants)
     means = {name: float(x.double().mean()) for name, x in (terms | mlp_inputs(invariants)).items()}
