@@ -167,17 +167,16 @@ def by_two(tmp_path_factory):
 
 def test_two_processes_give_the_losses_of_one(whole, by_two):
     case, one, folder = whole
-    two = load(by_two / case)
+    two, near = load(by_two / case), {"abs": 2e-3} if one.heads is None else {"rel": 2e-4}
     assert two.finished
-    for own, path in ((folder, p) for p in folder.rglob("marked.safetensors")):
-        alone, together = (read_tensors(each)[1] for each in (path, by_two / case / path.relative_to(own)))
-        assert alone["best_loss"] == pytest.approx(together["best_loss"], rel=2e-4, abs=2e-3)
+    for path in folder.rglob("marked.safetensors"):  # of searches, too
+        alone, together = (read_tensors(each)[1] for each in (path, by_two / case / path.relative_to(folder)))
+        assert together["best_loss"] == pytest.approx(alone["best_loss"], **near)
     for a, b in zip(one.history, two.history, strict=True):
         assert (a["stage"], a["epoch"], a["passes"]) == (b["stage"], b["epoch"], b["passes"])
         for column in ("train_loss", "val_loss"):
-            assert a[column] == pytest.approx(b[column], rel=2e-4, abs=2e-3 * (one.heads is None))
-    if isinstance(one.mark, LearnedMark):
-        assert not torch.equal(one.mark.responses.v, LearnedMark(one.grid, one.training.l_max).responses.v)
+            assert b[column] == pytest.approx(a[column], **near)
+    assert two.mark == one.mark if case == "fixed" else two.mark.responses.v.any()
 
 
 def test_streamed_fields_give_the_same_run(whole, tmp_path):
@@ -189,6 +188,7 @@ def test_streamed_fields_give_the_same_run(whole, tmp_path):
 LONG = replace(RECIPE, pretrain_epochs=20, pretrain_rate=5e-3, epochs=8, plateau_patience=8)
 
 
+# From functions the start is an imitation, which makes much of the last bits of this machine's arithmetic.
 @pytest.mark.parametrize(
     ("training", "fixed", "share"),
     [
