@@ -153,7 +153,7 @@ def test_threads_are_given_back():
 
 
 def test_every_training_has_a_row_and_wide_marks_have_more(evaluated, monkeypatch):
-    """At the kmax of its training, and those trained to the largest at smaller ones; ratios where there is the full mark."""
+    """At the kmax of its training; those trained to the largest at smaller ones as well."""
     result, _ = evaluated
     trainings = [nb.Training("mini", kmax=kmax, l_max=l_max) for kmax in (0.2, 0.3) for l_max in (0, 2)]
     runs = {each: SimpleNamespace(mark=each, name=each.name, best_loss=each.kmax) for each in trainings}
@@ -169,9 +169,8 @@ def test_every_training_has_a_row_and_wide_marks_have_more(evaluated, monkeypatc
     labels = [*first, *wide, *first, *own, *wide, *first, *own]
     assert [row["mark"] for row in rows] == [row["numbers"] for row in rows] == labels
     assert [row["kmax"] for row in rows] == [0.1] * 4 + [0.2] * 6 + [0.3] * 4
-    assert [row["trained_kmax"] for row in rows] == [None, None, 0.3, 0.3, None, None, 0.2, 0.2, 0.3, 0.3] + [
-        None, None, 0.3, 0.3,
-    ]  # fmt: skip
+    none, wide_at = [None, None], [0.3, 0.3]
+    assert [row["trained_kmax"] for row in rows] == [*none, *wide_at, *none, 0.2, 0.2, *wide_at, *none, *wide_at]
     assert measured[1][wide[0]] == trainings[2] and measured[1]["l_max = 0"] == trainings[0]
     assert rows[-1]["run"] == trainings[-1].name and rows[-1]["val_loss"] == 0.3
 
@@ -267,9 +266,7 @@ def test_row_of_a_run_is_found_by_what_it_is(rows, tmp_path):
     run = nb.load("demo_l2")
     row = ablations.row_of(rows, run, "demo")
     assert (row["kmax"], row["mark"], row["seed"]) == (0.3, FULL, 0)
-    with pytest.raises(
-        ValueError, match=r"preset 'mini' has no row for the run demo_l2 \(Training.*for instance wide,"
-    ):
+    with pytest.raises(ValueError, match=r"'mini' has no row for the run demo_l2 \(Training.*for instance wide,"):
         ablations.row_of(rows, run, "mini")
     unit = nb.load("mini_unit")
     assert unit.mark == UnitMark() and unit.training == nb.Training("mini")

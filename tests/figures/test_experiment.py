@@ -59,9 +59,7 @@ class Again:
 def test_simulations_made_again_have_the_bundled_spectra(name):
     """Through trained marks and a classical one: to a small part of their scatter over the boxes of the set."""
     rows, labels = [0, 7], ("mini_l2", "mini_i2", "mini_l0")
-    marks = {label: run.mark for label, run in bundled_trainings().items() if label in labels} | {
-        "p": nb.ClassicalMark(2.0, 0.0)
-    }
+    marks = {label: nb.load(label).mark for label in labels} | {"p": nb.ClassicalMark(2.0, 0.0)}
     again = Pass({name: (Again(name, rows), marks)})
     kept = nb.measure(PRESET, marks, name)[name]
     for place, row in enumerate(rows):
@@ -235,6 +233,9 @@ def script(monkeypatch, tmp_path):
         return lambda *given, **_: did.append((name, *given)) or gives
 
     (tmp_path / "figures").mkdir()
+    (tmp_path / "notebooks").mkdir()
+    for path in (disk.figures().parent / "notebooks").glob("0*.ipynb"):
+        (tmp_path / "notebooks" / path.name).touch()
     (tmp_path / "figures" / "RESULTS.md").write_text(f"before\n{BEGIN}\n{END}\nafter\n")
     searches = json.loads((disk.figures() / "search_mini.json").read_text())
     disk.write_json(tmp_path / "figures" / "search_mini.json", searches)
@@ -308,7 +309,7 @@ def test_lengths_of_searches_are_measured_or_read(monkeypatch, tmp_path):
             disk.write_tensors(folder / str(i) / "marked.safetensors", {}, {"best_loss": loss})
 
     monkeypatch.setattr(experiment, "best_by_contrast", best)
-    monkeypatch.setattr(nb.Training, "simulations", lambda self: FakeSet(40, n=8))
+    monkeypatch.setattr(nb.Training, "simulations", lambda self: FakeSet(400, n=4))
     monkeypatch.setattr(experiment.Prior, "load_summaries", lambda self: None)
     losses(tmp_path / "train" / TRAININGS["mini_l2"].name / "start", 3.0, 2.0, 4.0)
     before = torch.get_num_threads()

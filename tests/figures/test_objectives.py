@@ -57,12 +57,14 @@ def test_table_has_a_row_a_mark_and_kmax(monkeypatch):
     rows = np.arange(5)
 
     class Sigma:
-        labels = {"Om": label, "s8": label}
+        def __init__(self):
+            self.labels = {"Om": label, "s8": label}
 
         def __truediv__(self, other):
             return SimpleNamespace(value=2.0 + rows, low=1.0 + rows, high=3.0 + rows)
 
-    asked = []
+    trained, asked = [run.mark for run in runs.values()], []
+    labels = (UNMARKED, objectives.BEST, *trained)
     monkeypatch.setattr(objectives, "finished_runs", lambda trainings, script: runs)
     monkeypatch.setattr(nb, "suite", lambda *_, **__: {"BSQ": "boxes"})
     monkeypatch.setattr(nb, "measure", lambda simulations, marks, *_, **__: asked.append(tuple(marks)))
@@ -70,8 +72,6 @@ def test_table_has_a_row_a_mark_and_kmax(monkeypatch):
     monkeypatch.setattr(nb, "recover", lambda power, marks, *_, **__: asked.append(marks))
     monkeypatch.setattr(nb, "train", lambda training, boxes, fixed: SimpleNamespace(best_loss=(training.kmax, fixed)))
     monkeypatch.setattr(objectives.Evaluation, "values", lambda self, mark: dict(values))
-    trained = [run.mark for run in runs.values()]
-    labels = (UNMARKED, objectives.BEST, *trained)
     table = objectives.table(planned(), "demo")
     assert [row["mark"] for row in table] == [UNMARKED, label, *trained] * 2
     assert asked == [(*nb.classical_marks(), *trained)] + [(label, *trained)] * 4

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from bundle import boxes_and_marks, bundle_recoveries
+from bundle import boxes_and_marks as question
+from bundle import bundle_recoveries
 
 import nbkit as nb
 from nbkit import disk, recover
@@ -105,7 +106,7 @@ def test_sets_and_marks_that_are_missing_are_said(runs):
 def test_what_comes_with_the_kit_is_of_marks_that_there_are(runs, monkeypatch):
     trained = [nb.load(path.parent.name).mark for path in disk.BUNDLED.glob("mini_*/run.json")]
     known = set(map(identity, [*nb.classical_marks().values(), *trained]))
-    assert all(boxes_and_marks(path)[1] <= known for path in (disk.BUNDLED / "recovery").iterdir())
+    assert all(question(path)[1] <= known for path in (disk.BUNDLED / "recovery").iterdir())
     marks = {"p=1": nb.ClassicalMark(1.0, 0.1), "p=2": nb.ClassicalMark(2.0, 0.1)}
     monkeypatch.setattr("nbkit.disk.BUNDLED", runs.parent / "kit")
     kit = runs.parent / "kit" / "recovery"
