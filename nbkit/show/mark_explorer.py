@@ -42,7 +42,7 @@ def anatomy_explorer(parts, kmax=0.3, at=None):
     said, bars = w.HTML(), w.HTML()
 
     def weighed(on):
-        """The marked field, {"Delta": field}, and {label: curve} of its spectra over P_dd, of the terms that are on."""
+        """{"Delta": field} and {label: curve} of its spectra over P_dd, of the terms that are on."""
         M = parts.M([name for name in parts.terms if name not in on])
         Delta = marked_field(M / M.mean(), delta)
         P = spectra_of_modes(delta_k, to_fourier(Delta, grid), grid=grid, kmax=kmax)
