@@ -48,8 +48,8 @@ def anatomy_explorer(parts, kmax=0.3, at=None):
         P = spectra_of_modes(delta_k, to_fourier(Delta, grid), grid=grid, kmax=kmax)
         share, last = r_squared(M, full) if on else 0.0, float(P.P_mm[-1] / P.P_dd[-1])
         said.value = (
-            f"<b>on: {', '.join(SYMBOLS[name] for name in on) or 'none'}</b>. M explains {share:.0%} of the variance of "
-            f"the full mark; P_ΔΔ / P_δδ = {last:.2f} at k = {float(P.k[-1]):.2f} h/Mpc."
+            f"<b>on: {', '.join(SYMBOLS[name] for name in on) or 'none'}</b>. M explains {share:.0%} of the variance "
+            f"of the full mark; P_ΔΔ / P_δδ = {last:.2f} at k = {float(P.k[-1]):.2f} h/Mpc."
         )
         return {"Delta": Delta}, {"P_δΔ / P_δδ": (P.k, P.P_dm / P.P_dd), "P_ΔΔ / P_δδ": (P.k, P.P_mm / P.P_dd)}
 
@@ -75,7 +75,9 @@ def anatomy_explorer(parts, kmax=0.3, at=None):
     maps.observe(explain, names=["on", "pinned"])
     panel = w.VBox([said, bars], layout=w.Layout(flex="1 1 380px", min_width="280px", padding="0 0 0 12px"))
     static = side_by_side(maps.png(columns=6), curves.png())
-    return Explorer("Anatomy explorer", [], [maps, curves, panel], static)
+    explorer = Explorer("Anatomy explorer", [], [maps, curves, panel], static)
+    maps.layout = w.Layout(flex="1 1 100%", min_width="280px")  # a dozen maps want the whole width
+    return explorer
 
 
 def voxel_bars(parts, voxel, off=()):

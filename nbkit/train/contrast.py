@@ -48,15 +48,8 @@ class Projector(nn.Sequential):
     """(Linear, LayerNorm, GELU) twice and a Linear: summaries (..., b) to embeddings (..., D)."""
 
     def __init__(self, inputs, width=64, dimension=16):
-        super().__init__(
-            nn.Linear(inputs, width),
-            nn.LayerNorm(width),
-            nn.GELU(),
-            nn.Linear(width, width),
-            nn.LayerNorm(width),
-            nn.GELU(),
-            nn.Linear(width, dimension),
-        )
+        hidden = [(nn.Linear(a, width), nn.LayerNorm(width), nn.GELU()) for a in (inputs, width)]
+        super().__init__(*hidden[0], *hidden[1], nn.Linear(width, dimension))
 
 
 class Metric(nn.Module):

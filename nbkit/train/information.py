@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import torch
 
+from nbkit.forecast.fisher import fisher_matrix, hartlap
 from nbkit.mesh.threads import generator
 from nbkit.train.data import DRAWN, ORDER
 from nbkit.train.fit import Objective
@@ -67,15 +68,10 @@ def weights(sample):
 def fisher(sample, W):
     """F (5, 5) of t = W^T s in units of the steps, from simulations that W does not know; see above."""
     t, dt = sample.fiducial @ W, derivatives(sample.pairs) @ W
-    count, n, size = len(t), len(dt), W.shape[1]
     # In units of their scatter: W is in those of 1 / s, and s in large ones.
     scale = t.detach().std(0)
-    t, dt = t / scale, dt / scale
-    precision = (count - size - 2) / (count - 1) * torch.linalg.inv(torch.cov(t.T))
-    mean = dt.mean(0)
-    apart = dt - mean
-    noise = torch.einsum("iap,pq,ibq->ab", apart, precision, apart) / (n - 1)
-    return mean @ precision @ mean.T - noise / n
+    precision = hartlap(*t.shape) * torch.linalg.inv(torch.cov((t / scale).T))
+    return fisher_matrix(dt / scale, precision)
 
 
 def log_sigmas(F):
@@ -123,12 +119,6 @@ def linearised(F_few, F):
     F = F.detach()
     C = torch.linalg.inv(F)
     return log_sigmas(F) - 0.5 * (C @ (F_few - F) @ C).diagonal() / C.diagonal()
-
-
-def naive(sample):
-    """log sigma (5,) where the same simulations weigh and judge, and no noise is taken off: what a mark can inflate."""
-    dmu, (count, size) = derivatives(sample.pairs).mean(0), sample.fiducial.shape
-    return log_sigmas((count - size - 2) / (count - 1) * dmu @ weights(sample))
 
 
 class Information(Objective):

@@ -16,6 +16,7 @@ import importlib.metadata
 import json
 import os
 import zlib
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -146,7 +147,7 @@ class SimulationSet:
         return {key: value for key, value in self.__dict__.items() if key != "_file"}
 
 
-class Writer:
+class Writer(AbstractContextManager):
     """The only one who may write a file, for as long as it lives; makes the file if there is none.
 
     Parameters
@@ -202,9 +203,6 @@ class Writer:
         """Let others write."""
         self._file.close()
         self._lock.close()
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *_):
         self.close()
