@@ -3,6 +3,8 @@ PYTHON ?= python3
 PY := .venv/bin/python
 BIN := .venv/bin
 READY := .venv/ready
+QUICK := mesh mark forecast look measure/test_cross.py recover/test_recovered.py train/test_training.py train/test_contrast.py \
+	train/test_negatives.py train/test_information.py test_disk.py test_notebook.py test_numbers.py
 
 .PHONY: help lab demo quick test bench experiment notebooks lock clean
 
@@ -30,7 +32,7 @@ demo: $(READY)
 quick: $(READY)
 	$(PY) -m ruff check .
 	$(BIN)/lint-imports
-	$(PY) -m pytest -q -m "not slow" $(QUICK)
+	$(PY) -m pytest -q $(addprefix tests/,$(QUICK))
 
 test: $(READY)
 	@$(PY) tests/browser.py
