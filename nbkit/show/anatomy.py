@@ -5,6 +5,7 @@ from itertools import accumulate, pairwise
 
 import ipywidgets as w
 import numpy as np
+import torch
 from matplotlib import colormaps
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LightSource, Normalize
@@ -48,8 +49,8 @@ def anatomy_explorer(parts, kmax=0.3, at=None):
         P = spectra_of_modes(delta_k, to_fourier(Delta, grid), grid=grid, kmax=kmax)
         share, last = r_squared(M, full) if on else 0.0, float(P.P_mm[-1] / P.P_dd[-1])
         said.value = (
-            f"<b>on: {', '.join(SYMBOLS[name] for name in on) or 'none'}</b>. M explains {share:.0%} of the variance of "
-            f"the full mark; P_ΔΔ / P_δδ = {last:.2f} at k = {float(P.k[-1]):.2f} h/Mpc."
+            f"<b>on: {', '.join(SYMBOLS[name] for name in on) or 'none'}</b>. M explains {share:.0%} of the variance "
+            f"of the full mark; P_ΔΔ / P_δδ = {last:.2f} at k = {float(P.k[-1]):.2f} h/Mpc."
         )
         return {"Delta": Delta}, {"P_δΔ / P_δδ": (P.k, P.P_dm / P.P_dd), "P_ΔΔ / P_δδ": (P.k, P.P_mm / P.P_dd)}
 
@@ -64,9 +65,8 @@ def anatomy_explorer(parts, kmax=0.3, at=None):
 
     field, lines = weighed(parts.terms)
     maps = Maps(fields | field, grid, parts.terms, parts.mean_eta, index=at[2], ranges=shared, title="Anatomy")
-    lines = {
-        label: {"x": x, "y": y, "colour": c} for (label, (x, y)), c in zip(lines.items(), (BLUE, RED), strict=True)
-    }
+    looks = zip(lines.items(), (BLUE, RED), strict=True)
+    lines = {label: {"x": k, "y": ratio, "colour": colour} for (label, (k, ratio)), colour in looks}
     ghosts = {f"{label.split()[0]}, all on": line | {"ghost": True, "dash": ":"} for label, line in lines.items()}
     curves = Curves(lines | ghosts, labels=("k [h/Mpc]", "marked spectrum over P_δδ"), log="x", rules=(1,))
     maps.pinned = at
@@ -74,7 +74,7 @@ def anatomy_explorer(parts, kmax=0.3, at=None):
     maps.observe(switch, names="on")
     maps.observe(explain, names=["on", "pinned"])
     panel = w.VBox([said, bars], layout=w.Layout(flex="1 1 380px", min_width="280px", padding="0 0 0 12px"))
-    static = side_by_side(maps.png(columns=6), curves.png())
+    static = side_by_side(maps.png(side=176, columns=6), curves.png())
     return Explorer("Anatomy explorer", [], [maps, curves, panel], static)
 
 
@@ -87,37 +87,30 @@ def voxel_bars(parts, voxel, off=()):
     off : names of the terms that are replaced by their means.
     """
     if not voxel:
-        return "<b>Why is M high here?</b> Click on a map, or press Enter, to pin a voxel."
-    eta, M, base = parts.eta(off), parts.M(off), parts.mean_eta
-    low, high = float(parts.eta().min()), float(parts.eta().max())
-    low, high = low - 0.25 * (high - low), high + 0.1 * (high - low)
-    steps = {name: 0.0 if name in off else float(h[voxel]) - parts.means[name] for name, h in parts.terms.items()}
-    spans = [(low, base), *pairwise(accumulate(steps.values(), initial=base)), (low, float(eta[voxel]))]
-    labels = ["mean of η", *(SYMBOLS[name] for name in steps), "η"]
-    numbers = [f"{base:.2f}", *("off" if x in off else f"{h:+.2f}" for x, h in steps.items()), f"{eta[voxel]:.2f}"]
-    colours = ["#8888", *(TERM_COLOURS[name] for name in steps), "currentColor"]
+        return "<b>Why is M high here?</b> Click on a map, or press Enter at the cursor, to pin a voxel."
+    whole, eta, M = parts.eta(), float(parts.eta(off)[voxel]), parts.M(off)
+    low, high = torch.lerp(whole.min(), whole.max(), torch.tensor([-0.25, 1.1])).tolist()
+    steps = {name: float(h[voxel]) - parts.means[name] for name, h in parts.terms.items() if name not in off}
+    ends = list(accumulate(steps.values(), initial=parts.mean_eta))
+    rows = [("mean of η", "#888", (low, ends[0]), f"{ends[0]:.2f}")]
+    for (name, step), span in zip(steps.items(), pairwise(ends), strict=True):
+        rows.append((SYMBOLS[name], TERM_COLOURS[name], sorted(span), f"{step:+z.2f}"))
+    rows.append(("η", "currentColor", (low, eta), f"{eta:.2f}"))
 
-    def row(label, inside, number=""):
-        return (
-            f'<div style="display: flex; height: 20px"><span style="flex: 0 0 112px">{label}</span><div style="flex: 1;'
-            f' position: relative; overflow: hidden">{inside}</div><span style="flex: 0 0 52px; text-align: right;'
-            f' font-variant-numeric: tabular-nums">{number}</span></div>'
-        )
+    def share(x):
+        return f"{100 * (x - low) / (high - low):.2f}%"
 
-    def place(x):
-        return 100 * (x - low) / (high - low)
-
-    drawn = []
-    for label, (a, b), colour, number in zip(labels, spans, colours, numbers, strict=True):
-        bar = f"left: {place(min(a, b)):.2f}%; width: max({abs(place(b) - place(a)):.2f}%, 1px); background: {colour}"
-        drawn.append(row(label, f'<div style="position: absolute; top: 3px; height: 14px; {bar}"></div>', number))
-    middle = '<span style="position: absolute; transform: translateX(-50%); left: '
-    ticks = "".join(f'{middle}{place(np.log(np.expm1(M))):.2f}%">{M:g}</span>' for M in mark_ticks(low, high))
-    terms = " ".join(f"{number} {label}" for label, number in zip(labels[1:-1], numbers[1:-1], strict=True))
+    cells = "<span>{}</span><div style='overflow: hidden; position: relative; height: 18px'>{}</div><span>{}</span>"
+    bar = "<div style='height: 14px; margin: 2px 0 0 {}; width: max({}, 1px); background: {}'></div>"
+    drawn = [cells.format(name, bar.format(share(a), share(low + b - a), c), x) for name, c, (a, b), x in rows]
+    tick = "<span style='position: absolute; transform: translateX(-50%); left: {}'>{:g}</span>"
+    ticks = "".join(tick.format(share(np.log(np.expm1(x))), x) for x in mark_ticks(low, high))
+    drawn.append(cells.format("M = softplus(η)", ticks, ""))
+    total = " ".join(f"{x} {name}" for name, _, _, x in rows[1:-1])
     return (
-        f"<b>voxel {', '.join(map(str, voxel))}</b>: 1 + δ = {float(1 + parts.delta[voxel]):.2f}{''.join(drawn)}"
-        f"{row('M = softplus(η)', ticks)}η = {base:.2f} {terms} = <b>{eta[voxel]:.2f}</b>, "
-        f"M = <b>{M[voxel]:.3g}</b>, {M[voxel] / M.mean():.2f} of its mean"
+        f"<b>voxel {', '.join(map(str, voxel))}</b>: 1 + δ = {float(1 + parts.delta[voxel]):.2f}<div style='display: "
+        f"grid; grid-template-columns: auto 1fr auto; gap: 0 8px'>{''.join(drawn)}</div>η = {ends[0]:.2f} {total} = "
+        f"<b>{eta:.2f}</b>, M = <b>{float(M[voxel]):.3g}</b>, {float(M[voxel] / M.mean()):.2f} of its mean"
     )
 
 

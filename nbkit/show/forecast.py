@@ -241,10 +241,8 @@ def fisher_explorer(scan, kmax):
     scan : {kmax: Forecasts}, from `nbkit.forecast.by_kmax`; the label to compare with comes first.
     kmax : where the slider starts [h/Mpc].
     """
-    options, start = (
-        [(f"{at:.3f}", at) for at in scan],
-        max((at for at in scan if at <= kmax + 1e-9), default=min(scan)),
-    )
+    options = [(f"{at:.3f}", at) for at in scan]
+    start = max((at for at in scan if at <= kmax + 1e-9), default=min(scan))
     look = {"layout": w.Layout(width="400px"), "style": {"description_width": "130px"}}
     at = w.SelectionSlider(options=options, value=start, description="kmax [h/Mpc]", **look)
     names, narrow = [symbol(name) for name in QUIJOTE_NAMES], {"indent": False, "layout": w.Layout(width="90px")}
