@@ -478,66 +478,51 @@ def introspection(browser, lab):
     notebook.close("04_introspection")
 
 
-def test_anatomy_slices(introspection):
+def test_terms_are_switched(introspection):
+    """M follows in the browser; marked field, spectra and what is said about them come from the kernel."""
     slice = introspection.control("slice")
-    start = introspection.pictures(slice)
-    assert len(start) == 12, "delta, four invariants, marked field, M and five terms"
-    introspection.says(slice, "z = 254 Mpc/h")
-    before, after = introspection.moved("slice")
-    assert all(a != b for a, b in zip(before, after, strict=True)), "every map must follow the slice"
-    introspection.says(slice, "z = 262 Mpc/h")
-    introspection.moved("slice", "ArrowLeft")
-    assert introspection.pictures(slice) == start, "back where it was, the pictures must be too"
-    before, after = introspection.pressed("axis", "x")
-    assert all(a != b for a, b in zip(before, after, strict=True)), "every map must follow the axis"
-    introspection.says(slice, "x = 254 Mpc/h")
-    introspection.shot(slice, "04_anatomy")
-
-
-def test_channel_switches(introspection):
-    labels = ["h(E0)", "h(E1)", "h(E2)", "h(I3)", "h×(E0, E2, I3)"]
-    first = introspection.control(labels[0])
-    start = introspection.pictures(first)
-    assert len(start) == 3, "M, marked field and spectra"
-    introspection.says(first, f"on: {', '.join(labels)}.")
-    for i, label in enumerate(labels):
-        introspection.control(label).locator("input").click()
-        # What it says changes after the pictures have; a term that does nothing may leave these as they were.
-        introspection.says(first, f"on: {', '.join(labels[i + 1 :]) or 'none'}.")
+    names = ["h(E₀)", "h(E₁)", "h(E₂)", "h(I₃)", "h×(E₀, E₂, I₃)"]
+    start = introspection.canvases(slice)
+    assert len(start) == 2, "maps and spectra"
+    introspection.says(slice, f"on: {', '.join(names)}. M explains 100%")
+    explorer = slice.locator("xpath=ancestor::div[contains(@class, 'jp-OutputArea-output')][1]")
+    switches = [explorer.get_by_role("checkbox", name=f"term {name}") for name in names]
+    for i, switch in enumerate(switches):
+        switch.uncheck()
+        introspection.says(slice, f"on: {', '.join(names[i + 1 :]) or 'none'}.")
         if i == 2:
-            introspection.shot(first, "04_switches")
-    assert "P_mm / P_dd = 1.00" in introspection.text(first), "without channels the marked field is the density"
-    assert all(a != b for a, b in zip(start, introspection.pictures(first), strict=True))
-    for i, label in enumerate(labels):
-        introspection.control(label).locator("input").click()
-        introspection.says(first, f"on: {', '.join(labels[: i + 1])}.")
-    assert introspection.pictures(first) == start, "all on again, the pictures must be those of the start"
+            introspection.page.wait_for_timeout(500)
+            introspection.shot(slice, "04_switches")
+    assert "P_ΔΔ / P_δδ = 1.00" in introspection.text(slice), "without terms the marked field is the density"
+    assert all(a != b for a, b in zip(start, introspection.canvases(slice), strict=True))
+    for i, switch in enumerate(switches):
+        switch.check()
+        introspection.says(slice, f"on: {', '.join(names[: i + 1])}.")
+    introspection.page.wait_for_timeout(1000)
+    assert introspection.canvases(slice) == start, "all on again, the pictures must be those of the start"
 
 
-def picked(notebook, control):
-    """x, y, z of the voxel that the picker says it shows."""
-    return [int(x) for x in re.search(r"voxel (\d+), (\d+), (\d+)", notebook.text(control)).groups()]
-
-
-def test_voxel_picker(introspection):
-    slider = introspection.control("voxel x")
-    for axis, label in enumerate(("voxel x", "voxel y", "voxel z")):
-        voxel = picked(introspection, slider)
-        step = 1 if voxel[axis] < 63 else -1
-        introspection.moved(label, "ArrowRight" if step == 1 else "ArrowLeft")
-        voxel[axis] += step
-        introspection.says(slider, f"voxel {voxel[0]}, {voxel[1]}, {voxel[2]}")
-    explorer = slider.locator("xpath=ancestor::div[contains(@class, 'jp-OutputArea-output')][1]")
-    explorer.scroll_into_view_if_needed()
-    assert explorer.locator(".js-plotly-plot .heatmaplayer image").count() == 1, "the map must be drawn"
-    map = explorer.locator(".js-plotly-plot .nsewdrag").first
-    # The middle of the cell in column 47 from the left and row 15 from the bottom, of 64, then of its mirror image.
-    for column, row in ((47, 15), (15, 47)):
-        box = map.bounding_box()
-        position = {"x": box["width"] * (column + 0.5) / 64, "y": box["height"] * (1 - (row + 0.5) / 64)}
-        map.click(position=position)
-        introspection.says(slider, f"voxel {column}, {row}, {voxel[2]}:")
-    introspection.shot(slider, "04_voxel")
+def test_a_voxel_is_pinned(introspection):
+    slice = introspection.control("slice")
+    explorer = slice.locator("xpath=ancestor::div[contains(@class, 'jp-OutputArea-output')][1]")
+    maps = explorer.locator(".nbkit-maps")
+    at = r"voxel (\d+), (\d+), (\d+)"
+    z = int(re.search(at, introspection.text(slice))[3])
+    maps.locator("canvas").press("ArrowUp")
+    maps.locator("canvas").press("Enter")
+    introspection.says(slice, f"voxel 32, 33, {z}")
+    said = float(re.search(r"M = ([\d.]+), [\d.]+ of its mean", introspection.text(slice))[1])
+    assert float(readout(maps)["M"]) == pytest.approx(said, rel=6e-3)
+    place = maps.locator(".nbkit-place")
+    maps.locator("canvas").click(position={"x": 150, "y": 150})
+    cell = 500 / 64
+    x, y, _ = (float(v) for v in re.findall(r"= ([\d.]+)", place.inner_text()))
+    introspection.says(slice, f"voxel {int(x / cell)}, {int(y / cell)}, {z}")
+    before, after = introspection.pressed("axis", "x")
+    assert before != after
+    introspection.shot(slice, "04_anatomy")
+    maps.get_by_role("button", name="Reset").click()
+    introspection.says(slice, "Click on a map")
 
 
 def test_mark_in_three_dimensions(introspection):

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
@@ -14,7 +14,6 @@ import traitlets
 from PIL import Image
 
 from nbkit import Grid, disk, show
-from nbkit.show import plots, widgets
 from nbkit.universe.simulate import Simulator
 
 ROOM = Path(show.__file__).parent
@@ -25,44 +24,21 @@ def pixels(png):
     return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
 
 
-def test_picture_has_its_first_row_at_the_bottom_and_the_colours_of_the_map():
-    values = np.array([[0.0, 1.0], [0.5, 2.0]])
-    image = pixels(widgets.picture(values, "viridis", 0.0, 1.0, side=4))
-    assert image.shape == (4, 4, 3)
-    ends = (255 * matplotlib.colormaps["viridis"]([0, 255, 255])[:, :3]).astype(np.uint8)
-    np.testing.assert_array_equal(image[-1, 0], ends[0])
-    np.testing.assert_array_equal(image[-1, -1], ends[1])
-    np.testing.assert_array_equal(image[0, -1], ends[2])
-
-
 def test_slices_run_right_and_up(lognormal):
     """The first remaining axis runs to the right, the second upwards."""
     delta, _ = lognormal(8)
-    cut = plots.slice_of(delta, 2, 3)
+    cut = show.slice_of(delta, 2, 3)
     assert cut[5, 1] == delta[1, 5, 3]
-    cut = plots.slice_of(delta, 0, 3)
+    cut = show.slice_of(delta, 0, 3)
     assert cut[5, 1] == delta[3, 1, 5]
 
 
 def test_signed_maps_are_centred_on_zero(lognormal):
     delta, _ = lognormal(16)
-    low, high = plots.limits(delta, "E0")
+    low, high = show.limits(delta, "E0")
     assert low == -high
-    low, high = plots.limits(delta.abs(), "E1")
+    low, high = show.limits(delta.abs(), "E1")
     assert 0 <= low < high
-
-
-def test_live_lines_follow_their_data():
-    plot = plots.LiveLines(xlim=(0, 1), ylim=(0, 1))
-    line = plot.line([0, 1], [0.2, 0.2], color="black")
-    low = plot.png()
-    line.set_ydata([0.8, 0.8])
-    high = plot.png()
-    line.set_ydata([0.2, 0.2])
-    assert low != high
-    assert plot.png() == low
-    dark = [np.where(pixels(x).sum(2)[20:195, 150] < 400)[0] for x in (low, high)]
-    assert dark[1].max() < dark[0].min()
 
 
 @pytest.fixture
@@ -73,8 +49,6 @@ def explorers(lognormal):
 
 
 def images(widget):
-    if isinstance(widget, widgets.w.Image):
-        return [bytes(widget.value)]
     if isinstance(widget, (show.Maps, show.Curves)):
         return [widget.png()]
     return [x for child in getattr(widget, "children", ()) for x in images(child)]
@@ -285,7 +259,7 @@ def test_table_is_text_and_html():
 def test_figures_are_saved_where_they_belong(publish, tmp_path, monkeypatch):
     monkeypatch.setattr(disk, "runs", lambda: tmp_path / "runs")
     monkeypatch.setattr(disk, "figures", lambda: tmp_path / "figures")
-    show.save(plots.plt.figure(figsize=(2, 1)), "name", publish=publish)
+    show.save(plt.figure(figsize=(2, 1)), "name", publish=publish)
     path = tmp_path / ("figures" if publish else "runs/figures") / "name.png"
     assert Image.open(path).size == (200, 100)
 
