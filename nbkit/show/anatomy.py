@@ -24,6 +24,8 @@ from nbkit.show.curves import Curves, Explorer, follow, side_by_side, slider
 from nbkit.show.maps import Maps
 from nbkit.show.mark import TERM_COLOURS, panels, ranges
 
+CLEAR = "rgba(0, 0, 0, 0)"
+
 
 def anatomy_explorer(parts, kmax=0.3, at=None):
     """Every map of a mark, its terms on or off, what that does to its spectra, and why M is what it is in one voxel.
@@ -47,10 +49,10 @@ def anatomy_explorer(parts, kmax=0.3, at=None):
         M = parts.M([name for name in parts.terms if name not in on])
         Delta = marked_field(M / M.mean(), delta)
         P = spectra_of_modes(delta_k, to_fourier(Delta, grid), grid=grid, kmax=kmax)
-        share, last = r_squared(M, full) if on else 0.0, float(P.P_mm[-1] / P.P_dd[-1])
+        names, last = ", ".join(SYMBOLS[name] for name in on) or "none", float(P.P_mm[-1] / P.P_dd[-1])
         said.value = (
-            f"<b>on: {', '.join(SYMBOLS[name] for name in on) or 'none'}</b>. M explains {share:.0%} of the variance "
-            f"of the full mark; P_ΔΔ / P_δδ = {last:.2f} at k = {float(P.k[-1]):.2f} h/Mpc."
+            f"<div style='line-height: 18px'><b>on: {names}</b>. M explains {r_squared(M, full) if on else 0:.0%} of "
+            f"the variance of the full mark; P_ΔΔ / P_δδ = {last:.2f} at k = {float(P.k[-1]):.2f} h/Mpc.</div>"
         )
         return {"Delta": Delta}, {"P_δΔ / P_δδ": (P.k, P.P_dm / P.P_dd), "P_ΔΔ / P_δδ": (P.k, P.P_mm / P.P_dd)}
 
@@ -75,7 +77,9 @@ def anatomy_explorer(parts, kmax=0.3, at=None):
     maps.observe(explain, names=["on", "pinned"])
     panel = w.VBox([said, bars], layout=w.Layout(flex="1 1 380px", min_width="280px", padding="0 0 0 12px"))
     static = side_by_side(maps.png(side=176, columns=6), curves.png())
-    return Explorer("Anatomy explorer", [], [maps, curves, panel], static)
+    explorer = Explorer("Anatomy explorer", [], [maps, curves, panel], static)
+    maps.layout = w.Layout(width="100%")  # a row of its own
+    return explorer
 
 
 def voxel_bars(parts, voxel, off=()):
@@ -108,9 +112,10 @@ def voxel_bars(parts, voxel, off=()):
     drawn.append(cells.format("M = softplus(η)", ticks, ""))
     total = " ".join(f"{x} {name}" for name, _, _, x in rows[1:-1])
     return (
-        f"<b>voxel {', '.join(map(str, voxel))}</b>: 1 + δ = {float(1 + parts.delta[voxel]):.2f}<div style='display: "
-        f"grid; grid-template-columns: auto 1fr auto; gap: 0 8px'>{''.join(drawn)}</div>η = {ends[0]:.2f} {total} = "
-        f"<b>{eta:.2f}</b>, M = <b>{float(M[voxel]):.3g}</b>, {float(M[voxel] / M.mean()):.2f} of its mean"
+        f"<div style='line-height: 18px'><b>voxel {', '.join(map(str, voxel))}</b>: "
+        f"1 + δ = {float(1 + parts.delta[voxel]):.2f}<div style='display: grid; grid-template-columns: auto 1fr auto; "
+        f"gap: 0 8px; margin: 6px 0'>{''.join(drawn)}</div>η = {ends[0]:.2f} {total} = <b>{eta:.2f}</b>, "
+        f"M = <b>{float(M[voxel]):.3g}</b>, {float(M[voxel] / M.mean()):.2f} of its mean</div>"
     )
 
 
@@ -162,14 +167,15 @@ def surface_explorer(parts, R=8.0):
 
     # A figure that changes before it is shown is shown empty, so it starts with the surface it is going to show.
     first = mesh()
-    scene = {f"{a}axis": {"title": f"{a} [Mpc/h]", "range": (0, side)} for a in "xyz"}
+    walls = {"range": (0, side), "backgroundcolor": CLEAR, "gridcolor": "#888"}
+    scene = {f"{a}axis": walls | {"title": f"{a} [Mpc/h]"} for a in "xyz"}
     scene |= {"aspectmode": "cube", "camera": {"eye": {"x": 1.5, "y": -1.7, "z": 0.9}}}
-    look = {"width": 620, "height": 520, "paper_bgcolor": "rgba(0, 0, 0, 0)", "font": {"color": "#888"}}
+    look = {"width": 620, "height": 520, "paper_bgcolor": CLEAR, "font": {"color": "#888"}}
     drawn = go.Mesh3d(colorscale="Cividis", colorbar={"title": "M / mean"}, **first)
     figure = go.FigureWidget([drawn], layout=look | {"scene": scene, "margin": dict.fromkeys("tblr", 10)})
     follow(lambda _: figure.data[0].update(mesh()), level)
-    title = "M on a surface of equal density, in 3D"
-    return Explorer(title, [level], [w.VBox([said, figure])], surface_picture(first, side))
+    panels = [w.VBox([said, figure])]
+    return Explorer("M on a surface of equal density, in 3D", [level], panels, surface_picture(first, side))
 
 
 def surface_picture(mesh, side):
@@ -179,7 +185,6 @@ def surface_picture(mesh, side):
     points, faces = np.stack([mesh[a] for a in "xyz"], 1), np.stack([mesh[a] for a in "ijk"], 1)
     scale = ScalarMappable(Normalize(mesh["cmin"], mesh["cmax"]), colormaps[MAPS["M"]])
     look = {"facecolors": scale.to_rgba(mesh["intensity"][faces].mean(1)), "lw": 0, "antialiased": False}
-    # Matplotlib lights what faces its source of light, and these triangles face lower densities.
     ax.add_collection3d(Poly3DCollection(points[faces], shade=True, lightsource=LightSource(300, 45), **look))
     ax.set(**{f"{a}lim": (0, side) for a in "xyz"}, **{f"{a}label": f"{a} [Mpc/h]" for a in "xyz"})
     ax.view_init(22, -60)
