@@ -9,6 +9,7 @@ import ipywidgets as w
 import matplotlib.pyplot as plt
 import numpy as np
 import traitlets as t
+from matplotlib.ticker import LogLocator
 from PIL import Image
 from scipy.interpolate import PchipInterpolator
 
@@ -176,6 +177,10 @@ class Curves(anywidget.AnyWidget):
         scales = ["log" if log else "linear" for log in self.about["log"]]
         limits = dict(zip(("xlim", "ylim"), self.about["limits"], strict=True))
         ax.set(xlabel=names[0], ylabel=names[1], xscale=scales[0], yscale=scales[1], **limits)
+        for axis in [axis for axis, log in zip((ax.xaxis, ax.yaxis), self.about["log"], strict=True) if log]:
+            axis.set_minor_locator(LogLocator(subs=(2, 5)))
+            axis.set_major_formatter("{x:g}")
+            axis.set_minor_formatter("{x:g}")
         ax.legend(fontsize=8)
         return png_of(figure)
 

@@ -241,15 +241,13 @@ def fisher_explorer(scan, kmax):
     scan : {kmax: Forecasts}, from `nbkit.forecast.by_kmax`; the label to compare with comes first.
     kmax : where the slider starts [h/Mpc].
     """
-    options, start = (
-        [(f"{at:.3f}", at) for at in scan],
-        max((at for at in scan if at <= kmax + 1e-9), default=min(scan)),
-    )
-    look = {"layout": w.Layout(width="400px"), "style": {"description_width": "130px"}}
+    options = [(f"{at:.3f}", at) for at in scan]
+    start = max((at for at in scan if at <= kmax + 1e-9), default=min(scan))
+    look = {"layout": w.Layout(width="340px"), "style": {"description_width": "90px"}}
     at = w.SelectionSlider(options=options, value=start, description="kmax [h/Mpc]", **look)
     names, narrow = [symbol(name) for name in QUIJOTE_NAMES], {"indent": False, "layout": w.Layout(width="90px")}
     boxes = [w.Checkbox(False, description=f"{SYMBOLS.get(name, name)} fixed", **narrow) for name in names]
-    said, errors = w.HTML(), w.HTML(layout=w.Layout(max_width="100%"))
+    said, errors = w.HTML(), w.HTML()
 
     def covariances(here):
         return {x: each.covariance() for x, each in here.items() if np.isfinite(each.sigma.value).all()}
@@ -265,9 +263,11 @@ def fisher_explorer(scan, kmax):
         said.value = f"<b>kmax = {at.value:.3f} h/Mpc</b>: {bins} bins a spectrum; held fixed: {held or 'nothing'}"
         (_, first), *others = here.items()
         better = [[f"{label}: better by", *(first / each).words()] for label, each in others]
-        errors.value = table([*(row.values() for row in here.rows()), *better], here.rows()[0])._repr_html_()
+        rows = table([*(row.values() for row in here.rows()), *better], here.rows()[0])._repr_html_()
+        errors.value = f"<div style='font-size: 12px; line-height: 18px; white-space: nowrap'>{rows}</div>"
 
     ellipses = Ellipses(covariances(scan[start]), FIDUCIAL, names, "Omega_m", "sigma_8", title="Errors")
     update(None)
     follow(update, at, *boxes)
-    return Explorer("Fisher explorer", [at, *boxes], [ellipses, w.VBox([said, errors])])
+    panels = [ellipses, w.VBox([said, errors], layout=w.Layout(max_width="100%"))]
+    return Explorer("Fisher explorer", [at, *boxes], panels)

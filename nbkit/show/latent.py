@@ -120,26 +120,23 @@ def latent_explorer(clouds, theta, rank, colour="sigma_8"):
     lines.append("%{customdata[5]:.0f} cosmologies nearer than the true one<extra></extra>")
 
     def points():
-        pca, about = clouds[which.value], np.column_stack([theta, rank[which.value]])
-        shade = {"color": about[:, colours.index(by.value)], "colorbar.title.text": SYMBOLS.get(by.value, by.value)}
-        return {"x": pca.scores[:, 0], "y": pca.scores[:, 1], "customdata": about} | {
-            f"marker.{name}": value for name, value in shade.items()
-        }
+        xy, about = clouds[which.value].scores.T[:2], np.column_stack([theta, rank[which.value]])
+        title = {"marker_colorbar_title_text": SYMBOLS.get(by.value, by.value)}
+        return {"x": xy[0], "y": xy[1], "customdata": about, "marker_color": about[:, colours.index(by.value)]} | title
 
     def titles():
-        return {f"{axis}axis.title.text": _component(clouds[which.value], i) for i, axis in enumerate("xy")}
+        return {f"{axis}axis_title_text": _component(clouds[which.value], i) for i, axis in enumerate("xy")}
 
     def update(_):
         with figure.batch_update():
-            figure.data[0].update(points())
-            figure.layout.update(titles())
+            figure.update_traces(**points())
+            figure.update_layout(**titles())
 
     # A figure that changes before it is shown is shown empty, so it starts with the points it is going to show.
-    dots = go.Scatter(mode="markers", hovertemplate="<br>".join(lines), marker={"colorscale": "Viridis", "size": 8})
-    dots.update(points())
-    look = {"width": 640, "height": 480, "margin": {"t": 20, "r": 20}, "font": {"color": "#888"}}
+    look = {"width": 640, "height": 480, "margin": {"t": 20, "r": 20}, "font_color": "#888", "template": "simple_white"}
     look |= dict.fromkeys(("paper_bgcolor", "plot_bgcolor"), "rgba(0, 0, 0, 0)")
-    figure = go.FigureWidget(dots, layout=go.Layout(template="simple_white", **look).update(titles()))
+    dots = go.Scatter(mode="markers", hovertemplate="<br>".join(lines), marker_colorscale="Viridis", **points())
+    figure = go.FigureWidget(dots.update(marker_size=8), layout=go.Layout(**look, **titles()))
     follow(update, which, by)
     still = png_of(projection(clouds[which.value], theta, (by.value,)))
     return Explorer("Latent explorer", [which, by], [figure], still)

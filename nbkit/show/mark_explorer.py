@@ -5,6 +5,7 @@ from itertools import accumulate, pairwise
 
 import ipywidgets as w
 import numpy as np
+import torch
 from matplotlib import colormaps
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LightSource, Normalize
@@ -22,6 +23,8 @@ from nbkit.show import BLUE, MAPS, RED, SYMBOLS
 from nbkit.show.curves import Curves, Explorer, follow, side_by_side, slider
 from nbkit.show.maps import Maps
 from nbkit.show.mark import TERM_COLOURS, panels, ranges
+
+CLEAR = "rgba(0, 0, 0, 0)"
 
 
 def anatomy_explorer(parts, kmax=0.3, at=None):
@@ -42,14 +45,14 @@ def anatomy_explorer(parts, kmax=0.3, at=None):
     said, bars = w.HTML(), w.HTML()
 
     def weighed(on):
-        """{"Delta": field} and {label: curve} of its spectra over P_dd, of the terms that are on."""
+        """The marked field, {"Delta": field}, and {label: curve} of its spectra over P_dd, of the terms that are on."""
         M = parts.M([name for name in parts.terms if name not in on])
         Delta = marked_field(M / M.mean(), delta)
         P = spectra_of_modes(delta_k, to_fourier(Delta, grid), grid=grid, kmax=kmax)
-        share, last = r_squared(M, full) if on else 0.0, float(P.P_mm[-1] / P.P_dd[-1])
+        names, last = ", ".join(SYMBOLS[name] for name in on) or "none", float(P.P_mm[-1] / P.P_dd[-1])
         said.value = (
-            f"<b>on: {', '.join(SYMBOLS[name] for name in on) or 'none'}</b>. M explains {share:.0%} of the variance "
-            f"of the full mark; P_ΔΔ / P_δδ = {last:.2f} at k = {float(P.k[-1]):.2f} h/Mpc."
+            f"<div style='line-height: 18px'><b>on: {names}</b>. M explains {r_squared(M, full) if on else 0:.0%} of "
+            f"the variance of the full mark; P_ΔΔ / P_δδ = {last:.2f} at k = {float(P.k[-1]):.2f} h/Mpc.</div>"
         )
         return {"Delta": Delta}, {"P_δΔ / P_δδ": (P.k, P.P_dm / P.P_dd), "P_ΔΔ / P_δδ": (P.k, P.P_mm / P.P_dd)}
 
@@ -64,9 +67,8 @@ def anatomy_explorer(parts, kmax=0.3, at=None):
 
     field, lines = weighed(parts.terms)
     maps = Maps(fields | field, grid, parts.terms, parts.mean_eta, index=at[2], ranges=shared, title="Anatomy")
-    lines = {
-        label: {"x": x, "y": y, "colour": c} for (label, (x, y)), c in zip(lines.items(), (BLUE, RED), strict=True)
-    }
+    looks = zip(lines.items(), (BLUE, RED), strict=True)
+    lines = {label: {"x": k, "y": ratio, "colour": colour} for (label, (k, ratio)), colour in looks}
     ghosts = {f"{label.split()[0]}, all on": line | {"ghost": True, "dash": ":"} for label, line in lines.items()}
     curves = Curves(lines | ghosts, labels=("k [h/Mpc]", "marked spectrum over P_δδ"), log="x", rules=(1,))
     maps.pinned = at
@@ -74,9 +76,9 @@ def anatomy_explorer(parts, kmax=0.3, at=None):
     maps.observe(switch, names="on")
     maps.observe(explain, names=["on", "pinned"])
     panel = w.VBox([said, bars], layout=w.Layout(flex="1 1 380px", min_width="280px", padding="0 0 0 12px"))
-    static = side_by_side(maps.png(columns=6), curves.png())
+    static = side_by_side(maps.png(side=176, columns=6), curves.png())
     explorer = Explorer("Anatomy explorer", [], [maps, curves, panel], static)
-    maps.layout = w.Layout(flex="1 1 100%", min_width="280px")  # a dozen maps want the whole width
+    maps.layout = w.Layout(width="100%")  # a row of its own
     return explorer
 
 
@@ -89,37 +91,31 @@ def voxel_bars(parts, voxel, off=()):
     off : names of the terms that are replaced by their means.
     """
     if not voxel:
-        return "<b>Why is M high here?</b> Click on a map, or press Enter, to pin a voxel."
-    eta, M, base = parts.eta(off), parts.M(off), parts.mean_eta
-    low, high = float(parts.eta().min()), float(parts.eta().max())
-    low, high = low - 0.25 * (high - low), high + 0.1 * (high - low)
-    steps = {name: 0.0 if name in off else float(h[voxel]) - parts.means[name] for name, h in parts.terms.items()}
-    spans = [(low, base), *pairwise(accumulate(steps.values(), initial=base)), (low, float(eta[voxel]))]
-    labels = ["mean of η", *(SYMBOLS[name] for name in steps), "η"]
-    numbers = [f"{base:.2f}", *("off" if x in off else f"{h:+.2f}" for x, h in steps.items()), f"{eta[voxel]:.2f}"]
-    colours = ["#8888", *(TERM_COLOURS[name] for name in steps), "currentColor"]
+        return "<b>Why is M high here?</b> Click on a map, or press Enter at the cursor, to pin a voxel."
+    whole, eta, M = parts.eta(), float(parts.eta(off)[voxel]), parts.M(off)
+    low, high = torch.lerp(whole.min(), whole.max(), torch.tensor([-0.25, 1.1])).tolist()
+    steps = {name: float(h[voxel]) - parts.means[name] for name, h in parts.terms.items() if name not in off}
+    ends = list(accumulate(steps.values(), initial=parts.mean_eta))
+    rows = [("mean of η", "#888", (low, ends[0]), f"{ends[0]:.2f}")]
+    for (name, step), span in zip(steps.items(), pairwise(ends), strict=True):
+        rows.append((SYMBOLS[name], TERM_COLOURS[name], sorted(span), f"{step:+z.2f}"))
+    rows.append(("η", "currentColor", (low, eta), f"{eta:.2f}"))
 
-    def row(label, inside, number=""):
-        return (
-            f'<div style="display: flex; height: 20px"><span style="flex: 0 0 112px">{label}</span><div style="flex: 1;'
-            f' position: relative; overflow: hidden">{inside}</div><span style="flex: 0 0 52px; text-align: right;'
-            f' font-variant-numeric: tabular-nums">{number}</span></div>'
-        )
+    def share(x):
+        return f"{100 * (x - low) / (high - low):.2f}%"
 
-    def place(x):
-        return 100 * (x - low) / (high - low)
-
-    drawn = []
-    for label, (a, b), colour, number in zip(labels, spans, colours, numbers, strict=True):
-        bar = f"left: {place(min(a, b)):.2f}%; width: max({abs(place(b) - place(a)):.2f}%, 1px); background: {colour}"
-        drawn.append(row(label, f'<div style="position: absolute; top: 3px; height: 14px; {bar}"></div>', number))
-    middle = '<span style="position: absolute; transform: translateX(-50%); left: '
-    ticks = "".join(f'{middle}{place(np.log(np.expm1(M))):.2f}%">{M:g}</span>' for M in mark_ticks(low, high))
-    terms = " ".join(f"{number} {label}" for label, number in zip(labels[1:-1], numbers[1:-1], strict=True))
+    cells = "<span>{}</span><div style='overflow: hidden; position: relative; height: 18px'>{}</div><span>{}</span>"
+    bar = "<div style='height: 14px; margin: 2px 0 0 {}; width: max({}, 1px); background: {}'></div>"
+    drawn = [cells.format(name, bar.format(share(a), share(low + b - a), c), x) for name, c, (a, b), x in rows]
+    tick = "<span style='position: absolute; transform: translateX(-50%); left: {}'>{:g}</span>"
+    ticks = "".join(tick.format(share(np.log(np.expm1(x))), x) for x in mark_ticks(low, high))
+    drawn.append(cells.format("M = softplus(η)", ticks, ""))
+    total = " ".join(f"{x} {name}" for name, _, _, x in rows[1:-1])
     return (
-        f"<b>voxel {', '.join(map(str, voxel))}</b>: 1 + δ = {float(1 + parts.delta[voxel]):.2f}{''.join(drawn)}"
-        f"{row('M = softplus(η)', ticks)}η = {base:.2f} {terms} = <b>{eta[voxel]:.2f}</b>, "
-        f"M = <b>{M[voxel]:.3g}</b>, {M[voxel] / M.mean():.2f} of its mean"
+        f"<div style='line-height: 18px'><b>voxel {', '.join(map(str, voxel))}</b>: "
+        f"1 + δ = {float(1 + parts.delta[voxel]):.2f}<div style='display: grid; grid-template-columns: auto 1fr auto; "
+        f"gap: 0 8px; margin: 6px 0'>{''.join(drawn)}</div>η = {ends[0]:.2f} {total} = <b>{eta:.2f}</b>, "
+        f"M = <b>{float(M[voxel]):.3g}</b>, {float(M[voxel] / M.mean()):.2f} of its mean</div>"
     )
 
 
@@ -171,14 +167,15 @@ def surface_explorer(parts, R=8.0):
 
     # A figure that changes before it is shown is shown empty, so it starts with the surface it is going to show.
     first = mesh()
-    scene = {f"{a}axis": {"title": f"{a} [Mpc/h]", "range": (0, side)} for a in "xyz"}
+    walls = {"range": (0, side), "backgroundcolor": CLEAR, "gridcolor": "#888"}
+    scene = {f"{a}axis": walls | {"title": f"{a} [Mpc/h]"} for a in "xyz"}
     scene |= {"aspectmode": "cube", "camera": {"eye": {"x": 1.5, "y": -1.7, "z": 0.9}}}
-    look = {"width": 620, "height": 520, "paper_bgcolor": "rgba(0, 0, 0, 0)", "font": {"color": "#888"}}
+    look = {"width": 620, "height": 520, "paper_bgcolor": CLEAR, "font": {"color": "#888"}}
     drawn = go.Mesh3d(colorscale="Cividis", colorbar={"title": "M / mean"}, **first)
     figure = go.FigureWidget([drawn], layout=look | {"scene": scene, "margin": dict.fromkeys("tblr", 10)})
     follow(lambda _: figure.data[0].update(mesh()), level)
-    title = "M on a surface of equal density, in 3D"
-    return Explorer(title, [level], [w.VBox([said, figure])], surface_picture(first, side))
+    panels = [w.VBox([said, figure])]
+    return Explorer("M on a surface of equal density, in 3D", [level], panels, surface_picture(first, side))
 
 
 def surface_picture(mesh, side):
@@ -188,7 +185,6 @@ def surface_picture(mesh, side):
     points, faces = np.stack([mesh[a] for a in "xyz"], 1), np.stack([mesh[a] for a in "ijk"], 1)
     scale = ScalarMappable(Normalize(mesh["cmin"], mesh["cmax"]), colormaps[MAPS["M"]])
     look = {"facecolors": scale.to_rgba(mesh["intensity"][faces].mean(1)), "lw": 0, "antialiased": False}
-    # Matplotlib lights what faces its source of light, and these triangles face lower densities.
     ax.add_collection3d(Poly3DCollection(points[faces], shade=True, lightsource=LightSource(300, 45), **look))
     ax.set(**{f"{a}lim": (0, side) for a in "xyz"}, **{f"{a}label": f"{a} [Mpc/h]" for a in "xyz"})
     ax.view_init(22, -60)
