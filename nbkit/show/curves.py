@@ -151,6 +151,10 @@ class Curves(anywidget.AnyWidget):
         x = np.linspace(self.nodes[0][0], self.nodes[-1][0], 200) if self.nodes else None
         return self.curves + ([{"x": x, "y": self.of_nodes(x)} | self.about["moving"]] if self.nodes else [])
 
+    def axes(self):
+        """Names and limits of the two axes."""
+        return self.about["labels"], self.about["limits"]
+
     def __repr__(self):
         return f"<{self.title}: open in JupyterLab to move it>"
 
@@ -173,9 +177,9 @@ class Curves(anywidget.AnyWidget):
         ax.plot(*np.transpose(self.nodes or np.zeros((0, 2))), "o", color=CYCLE[0], mfc="white")
         for y in self.about["rules"]:
             ax.axhline(y, color="0.5", lw=0.6)
-        names = self.about["labels"]
+        names, ends = self.axes()
         scales = ["log" if log else "linear" for log in self.about["log"]]
-        limits = dict(zip(("xlim", "ylim"), self.about["limits"], strict=True))
+        limits = dict(zip(("xlim", "ylim"), ends, strict=True))
         ax.set(xlabel=names[0], ylabel=names[1], xscale=scales[0], yscale=scales[1], **limits)
         for axis in [axis for axis, log in zip((ax.xaxis, ax.yaxis), self.about["log"], strict=True) if log]:
             axis.set_minor_locator(LogLocator(subs=(2, 5)))
@@ -224,12 +228,18 @@ class Ellipses(Curves):
         w.jslink((control, "index"), (self, name))
         return control
 
+    def axes(self):
+        """Names and limits of the two parameters."""
+        return zip(
+            *((self.about["parameters"][i], self.about["reach"][i]) for i in (self.across, self.up)), strict=True
+        )
+
     def lines(self):
-        """The 68 % ellipses as curves."""
-        i, j = self.across, self.up
-        circle = 1.515 * np.stack([f(np.linspace(0, 2 * np.pi, 97)) for f in (np.cos, np.sin)])
+        """The ellipses as curves: for each label that of 68 %, and thin that of 95 %."""
+        pair = [self.across, self.up]
+        circle = np.stack([f(np.linspace(0, 2 * np.pi, 97)) for f in (np.cos, np.sin)])
         for row in self.about["covariances"]:
-            C = self.covariances[row["label"]][np.ix_([i, j], [i, j])]
-            values, vectors = np.linalg.eigh(C)
-            x, y = self.centre[[i, j]][:, None] + (vectors * np.sqrt(np.maximum(values, 0))) @ circle
-            yield row | {"x": x, "y": y}
+            values, vectors = np.linalg.eigh(self.covariances[row["label"]][np.ix_(pair, pair)])
+            x, y = (vectors * np.sqrt(np.maximum(values, 0))) @ circle
+            for radius, more in ((1.515, {}), (2.486, {"ghost": True, "label": ""})):
+                yield row | {"x": self.centre[pair[0]] + radius * x, "y": self.centre[pair[1]] + radius * y} | more

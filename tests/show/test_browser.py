@@ -550,10 +550,24 @@ def test_fisher_ellipses(browser, lab):
     assert before != after
     notebook.says(kmax, "kmax = 0.313 h/Mpc: 12 bins a spectrum; held fixed: h")
     cells = notebook.page.locator(".widget-html td").all_inner_texts()
-    assert cells.count("fixed") == 4, "a row for each of four summaries"
+    assert cells.count("fixed") == 7, "a row for each of four summaries, and for three ratios"
     kmax.scroll_into_view_if_needed()
     notebook.shot(kmax, "05_fisher_moved")
     notebook.ticked("h fixed")
     notebook.moved("kmax [h/Mpc]", "ArrowLeft")
     assert notebook.pictures(kmax) == start, "back where they were, the ellipses must be too"
+    notebook.page.get_by_label("across").select_option("h")
+    playwright.expect(notebook.page.locator(".nbkit-ellipses .nbkit-place")).to_have_text("h, σ₈")
     notebook.close("05_fisher")
+
+
+def test_latent_points_are_drawn(browser, lab):
+    notebook = Notebook(browser, lab, "06_latent.ipynb", minutes=8)
+    plot = notebook.page.locator(".js-plotly-plot")
+    plot.scroll_into_view_if_needed()
+    playwright.expect(plot.locator("path.point")).to_have_count(200, timeout=30_000)
+    first = plot.locator("path.point").first
+    before = first.get_attribute("style")
+    notebook.page.get_by_label("colour").select_option("retrieval rank")
+    playwright.expect(first).not_to_have_attribute("style", before)
+    notebook.close("06_latent")

@@ -193,10 +193,10 @@ def test_curves_refuse_in_one_sentence(change, message):
 def test_ellipse_holds_its_share():
     C = np.array([[2.0, 0.8, 0.1], [0.8, 1.0, 0.0], [0.1, 0.0, 0.5]])
     ellipses = show.Ellipses({"one": C}, [1.0, 2.0, 3.0], ["Omega_m", "h", "sigma_8"], across="h", up="Omega_m")
-    (line,) = ellipses.lines()
-    d = np.stack([line["x"] - 2.0, line["y"] - 1.0])
     inner = C[np.ix_([1, 0], [1, 0])]
-    np.testing.assert_allclose((d * np.linalg.solve(inner, d)).sum(0), -2 * np.log(1 - 0.6827), rtol=2e-3)
+    for line, share in zip(ellipses.lines(), (0.6827, 0.9545), strict=True):
+        d = np.stack([line["x"] - 2.0, line["y"] - 1.0])
+        np.testing.assert_allclose((d * np.linalg.solve(inner, d)).sum(0), -2 * np.log(1 - share), rtol=2e-3)
     assert ellipses.about["parameters"] == ["Ωm", "h", "σ₈"]
     with pytest.raises(ValueError, match="one is no covariance of 2 parameters"):
         show.Ellipses({"one": C}, [1, 2], ["h", "n_s"])
