@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from nbkit import Grid, LearnedMark
+from nbkit.mesh.threads import one_thread
 from nbkit.universe.cosmology import PRIOR_BSQ
 
 
@@ -18,8 +19,9 @@ class FakeSet:
         theta = torch.from_numpy(self.theta).float()[:, :, None, None, None]
         shells = self.grid.shells()
         k = shells.k.clamp(min=self.grid.k_f)[shells.index]
-        modes = torch.fft.rfftn(noise, dim=(1, 2, 3)) * k ** (-2 * theta[:, 0])
-        smooth = torch.fft.irfftn(modes, s=self.grid.shape, dim=(1, 2, 3))
+        with one_thread():  # the same bits in every process
+            modes = torch.fft.rfftn(noise, dim=(1, 2, 3)) * k ** (-2 * theta[:, 0])
+            smooth = torch.fft.irfftn(modes, s=self.grid.shape, dim=(1, 2, 3))
         smooth = theta[:, 4] * smooth / smooth.std(dim=(1, 2, 3), keepdim=True)
         density = torch.exp(smooth + 0.3 * (theta[:, 3] - 1) * smooth**2)
         self.fields = density / density.mean(dim=(1, 2, 3), keepdim=True) - 1

@@ -267,7 +267,10 @@ def marginalised(F, free=None):
     free = np.arange(len(F[0])) if free is None else free
     errors, F = np.zeros(F.shape[:2]), F[:, free][:, :, free]
     scale = np.sqrt(np.abs(np.diagonal(F, axis1=1, axis2=2)))
-    eigenvalues, vectors = np.linalg.eigh(F / (scale[:, :, None] * scale[:, None]))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        units = F / (scale[:, :, None] * scale[:, None])
+    units[~np.isfinite(units).all((1, 2))] = -np.eye(len(free))  # no information at all on some parameter
+    eigenvalues, vectors = np.linalg.eigh(units)
     positive = eigenvalues[:, 0] > len(F[0]) / CONDITION_REFUSED
     variance = np.einsum("rij,rj->ri", vectors[positive] ** 2, 1 / eigenvalues[positive])
     among = np.full(scale.shape, np.inf)

@@ -10,7 +10,7 @@ from nbkit import disk
 from nbkit.mark.additive import BUMPS, NODES, bumps, channel_maps
 from nbkit.measure import VERSION
 from nbkit.mesh.grid import to_fourier
-from nbkit.universe.store import fingerprint
+from nbkit.universe.store import contents_key
 
 
 @torch.no_grad()
@@ -50,7 +50,7 @@ def keep_cross_spectra(simulations, data, rows, channels, ends, dtype=torch.floa
     dtype : in which they are kept.
     device : where they are wanted.
     """
-    key = {"simulations": fingerprint(simulations), "rows": rows.tolist(), "kmax": data.kmax, "channels": channels}
+    key = {"simulations": contents_key(simulations), "rows": rows.tolist(), "kmax": data.kmax, "channels": channels}
     key |= {"ends": ends, "nodes": NODES, "bumps": BUMPS, "spectra": VERSION, "dtype": str(dtype)}
     table = disk.kept("cross", key, lambda: {"cross": cross_spectra(data, rows, channels, ends).to(dtype)}, device)
     return table["cross"]

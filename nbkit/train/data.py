@@ -14,7 +14,7 @@ from nbkit.mesh.spectra import marked_spectra, marked_summary, spectra_of_modes,
 from nbkit.mesh.threads import generator
 from nbkit.train.negatives import candidates, normalised
 from nbkit.universe.cosmology import PRIOR_BSQ
-from nbkit.universe.store import fingerprint
+from nbkit.universe.store import contents_key
 
 # First words of the seeds of everything random: streams of different use never meet.
 SPLIT, WEIGHTS, ORDER, DRAWN, HELD_OUT = range(5)
@@ -126,7 +126,7 @@ class Prior:
 
     def load_summaries(self, mark=None):
         """Make S_delta (N, b), and S_M (N, 2b) of a mark that is given, or read them if they were made before."""
-        key = {"version": SUMMARIES, "simulations": fingerprint(self.simulations), "kmax": self.kmax}
+        key = {"version": SUMMARIES, "simulations": contents_key(self.simulations), "kmax": self.kmax}
         key |= {"mark": None if mark is None else identity(mark)}
         if self.processes.first:
             kept("summaries", key, lambda: self._summaries(mark))

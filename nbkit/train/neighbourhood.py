@@ -28,10 +28,10 @@ class Joined:
     """Several sets of simulations as one: the fiducial ones first, then all of Om_p, Om_m, ... s8_m."""
 
     def __init__(self, sets):
-        self.grid, self._sets = sets["fiducial"].grid, [sets[name] for name in FIDUCIAL_SETS]
-        self.fiducial, self.pairs = len(self._sets[0]), len(self._sets[1])
-        for name, each in zip(FIDUCIAL_SETS[1:], self._sets[1:], strict=True):
-            same = getattr(each, "seeds", None), getattr(self._sets[1], "seeds", None)
+        self.grid, self.sets = sets["fiducial"].grid, [sets[name] for name in FIDUCIAL_SETS]
+        self.fiducial, self.pairs = len(self.sets[0]), len(self.sets[1])
+        for name, each in zip(FIDUCIAL_SETS[1:], self.sets[1:], strict=True):
+            same = getattr(each, "seeds", None), getattr(self.sets[1], "seeds", None)
             if len(each) != self.pairs or (same[0] is not None and (same[0] != same[1]).any()):
                 raise ValueError(
                     f"{name} has other seeds than {FIDUCIAL_SETS[1]}; derivatives need the same in all ten sets: call "
@@ -41,7 +41,7 @@ class Joined:
     @property
     def seeds(self):
         """First and last seed of the fiducial set and of the derivative sets, if they tell."""
-        named = {"fiducial": self._sets[0], "derivatives": self._sets[1]}
+        named = {"fiducial": self.sets[0], "derivatives": self.sets[1]}
         return {
             name: [int(each.seeds.min()), int(each.seeds.max())]
             for name, each in named.items()
@@ -51,7 +51,7 @@ class Joined:
     @property
     def fingerprint(self):
         """16 letters that change with any of the sets."""
-        return hashlib.sha256("".join(map(fingerprint, self._sets)).encode()).hexdigest()[:16]
+        return hashlib.sha256("".join(map(fingerprint, self.sets)).encode()).hexdigest()[:16]
 
     def name(self, row):
         """Set and place in it of a row."""
@@ -69,7 +69,7 @@ class Joined:
         fields = torch.empty(len(rows), *self.grid.shape)
         for place, row in enumerate(rows):
             which, within = self._place(row)
-            fields[place] = self._sets[which][within]
+            fields[place] = self.sets[which][within]
         return fields
 
 

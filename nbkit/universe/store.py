@@ -34,7 +34,14 @@ DECIMALS = 9
 
 
 def fingerprint(simulations):
-    """What tells a set from another: its own `fingerprint`, or a hash of its thetas and all its fields."""
+    """What tells a set from another: its own `fingerprint`, or a hash of its thetas."""
+    return getattr(simulations, "fingerprint", None) or _hash(np.ascontiguousarray(simulations.theta))
+
+
+def contents_key(simulations):
+    """As `fingerprint`, for what is kept of a set; of one without a fingerprint of its own, all its fields count."""
+    if sets := getattr(simulations, "sets", None):  # several as one
+        return _hash("".join(map(contents_key, sets)))
     if own := getattr(simulations, "fingerprint", None):
         return own
     fields = (simulations[[i]].numpy() for i in range(len(simulations)))
