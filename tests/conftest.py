@@ -1,28 +1,25 @@
 """Shared fixtures: seeds, and fields to test on."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
 
 from nbkit import Grid
 
-# A process that compiles the loops rounds some voxels otherwise than one that loads them: compile in another one first.
-COMPILE = """
-import torch
-from nbkit import Grid, LearnedMark, marked_field, spectra
-for l_max, grid in ((0, Grid(8, 60.0)), (1, Grid(8, 60.0)), (2, Grid(8, 60.0))):
-    mark, delta = LearnedMark(grid, l_max), torch.randn(8, 8, 8)
-    for parameter in mark.parameters():
-        parameter.data += 0.1
-    power = spectra(delta, marked_field(mark(delta), delta), grid=grid)
-    (power.P_mm + power.P_dm).sum().backward()
-"""
+TESTS = Path(__file__).parent
 
 
 def pytest_sessionstart(session):
-    subprocess.run([sys.executable, "-c", COMPILE], check=True)
+    """Compile the loops in another process: one that compiles them rounds otherwise than one that loads them."""
+    if not any((TESTS.parent / "nbkit").rglob("*.nbi")):
+        with TemporaryDirectory() as folder:
+            command = [sys.executable, TESTS / "training_process.py", folder]
+            subprocess.run(command, env=os.environ | {"NBKIT_RUNS": folder}, check=True)
 
 
 @pytest.fixture(autouse=True)

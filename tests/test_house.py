@@ -150,7 +150,7 @@ def test_notebook_index_of_the_readme_is_complete():
 
 def test_the_kit_in_a_dozen_lines_runs(capsys, monkeypatch, tmp_path):
     """The README's snippet, as it stands, on boxes of 16^3."""
-    sizes = {"BSQ": 200, "latin_hypercube": 50, "fiducial": 30, "pairs": 4}
+    sizes = {"BSQ": 200, "latin_hypercube": 60, "fiducial": 80, "pairs": 8}
     tiny = Preset("demo", nb.Grid(16, 125.0, "PCS"), **sizes, particles=16, force_factor=1, steps=2)
     monkeypatch.setitem(universe.PRESETS, "demo", tiny)
     monkeypatch.setenv("NBKIT_RUNS", str(tmp_path))

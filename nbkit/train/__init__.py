@@ -112,6 +112,9 @@ def train(
         claim(folder, settings, fresh)
     processes.wait()
     claim(folder, settings, False)
+    own = None if isinstance(mark, LearnedMark) else mark
+    if (folder / "marked.safetensors").exists() and (run := read(folder, own, processes.device)).finished:
+        return run
     how = {"checkpoint_every": checkpoint_every, "stop": _Stop(stop), "on_epoch": on_epoch, "show": progress}
     about = data, training, recipe, start, mark, folder, processes, how
     objectives = _over_prior(*about, fixed) if contrast else _at_fiducial(*about)
@@ -122,7 +125,7 @@ def train(
             break
         history = now.history
     processes.wait()
-    return read(folder, None if isinstance(mark, LearnedMark) else mark, processes.device)
+    return read(folder, own, processes.device)
 
 
 def _over_prior(data, training, recipe, start, mark, folder, processes, how, fixed):
