@@ -157,7 +157,7 @@ def test_the_kit_in_a_dozen_lines_runs(capsys, monkeypatch, tmp_path):
     snippet = re.search(r"## nbkit in a dozen lines\n+```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1]
     names = {}
     exec(compile(snippet, "README.md", "exec"), names)
-    assert "(" in capsys.readouterr().out  # ratios, with their intervals
+    assert re.match(r"Omega_m \S+ \(\S+ to \S+\), ", capsys.readouterr().out)  # ratios, with their intervals
     assert names["run"].finished and names["M"].shape == (16, 16, 16)
     assert set(names["power"]) == set(universe.SETS) and len(names["forecasts"]) == 48 + 4
     assert names["recovery"].mse("mine").shape == (3, 5)

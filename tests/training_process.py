@@ -139,7 +139,7 @@ def _train(case, folder, caches, moment, count):
     os.environ["NBKIT_RUNS"] = str(caches)
     torch.set_num_threads(1)
     shorten()
-    tick = bomb(count)
+    tick = bomb(count)  # never, of 0
     if moment == "syncs":
         os.fsync = tick
     if moment == "replaces":
@@ -148,18 +148,20 @@ def _train(case, folder, caches, moment, count):
     trained(case, folder, checkpoint_every=0.0, stop=tick if moment == "steps" else None)
 
 
-def killed(case, folder, caches, moment, count):
-    """Whether a process that trains a case was killed at its COUNT-th optimiser step, flush to disk or rename.
+def in_a_process(case, folder, caches, moment=None, count=0):
+    """Exit code of a process of its own that trains a case, and ends itself at its COUNT-th moment if one is given.
+
+    Only fresh processes round alike to the last bit: what a long one did before decides where its memory lies.
 
     Parameters
     ----------
     caches : its $NBKIT_RUNS.
-    moment : "steps", "syncs" or "replaces".
+    moment : "steps" of the optimiser, "syncs" (flushes to disk) or "replaces" (renames).
     """
     child = FORK.Process(target=_train, args=(case, folder, caches, moment, count))
     child.start()
     child.join()
-    return child.exitcode == -signal.SIGKILL
+    return child.exitcode
 
 
 def main(folder):

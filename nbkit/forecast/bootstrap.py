@@ -40,7 +40,7 @@ class Interval:
     def words(self, digits=3):
         """'0.14 (0.13 to 0.15)' for each parameter, with so many digits; 'fixed' for those held fixed."""
         ends = [[f"{x:.{digits}g}" for x in each] for each in (self.value, self.low, self.high)]
-        fixed = (self.value == 0) | np.isnan(self.low)
+        fixed = (self.high == 0) | np.isnan(self.low)
         return ["fixed" if held else "{} ({} to {})".format(*x) for held, *x in zip(fixed, *ends, strict=True)]
 
     @property

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import signal
 import subprocess
 import sys
 import warnings
@@ -27,7 +28,7 @@ from training_process import (
     Boxes,
     boxes,
     fake,
-    killed,
+    in_a_process,
     noise_only,
     simulations_of,
     stirred,
@@ -56,9 +57,18 @@ FILES = {"run.json", "history.csv", "marked.safetensors"}
 
 @pytest.fixture(scope="module", params=CASES)
 def whole(request, tmp_path_factory):
-    """A case's name, the Run of a training that was left alone, and its folder."""
+    """A case's name, the Run of a training that a process of its own made undisturbed, and its folder."""
     folder = tmp_path_factory.mktemp(request.param)
-    return request.param, trained(request.param, folder), folder
+    assert in_a_process(request.param, folder, tmp_path_factory.mktemp("caches")) == 0
+    return request.param, load(folder), folder
+
+
+@pytest.fixture(scope="module", params=CASES)
+def here(request, tmp_path_factory):
+    """A case's name, and the folder of a training that was made undisturbed in this process."""
+    folder = tmp_path_factory.mktemp(request.param)
+    trained(request.param, folder)
+    return request.param, folder
 
 
 def same_run(one, other):
@@ -87,7 +97,7 @@ def test_training_leaves_a_whole_run(whole):
     case, run, folder = whole
     training, fixed = CASES[case]
     again = load(folder)
-    for each in (run, again):
+    for each in (run, again, trained(case, folder)):
         assert each.finished and each.training == training and each.folder == folder
         assert each.kmax == training.kmax and each.recipe == training.recipe_for(each.grid)
         assert each.best_loss == min(each.column("val_loss"))
@@ -122,8 +132,8 @@ def test_a_finished_run_is_not_trained_again(whole):
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")} == before
 
 
-def test_stopped_and_continued_is_bit_for_bit_the_same(whole, tmp_path):
-    case, _, folder = whole
+def test_stopped_and_continued_is_bit_for_bit_the_same(here, tmp_path):
+    case, folder = here
     steps, searched = STEPS[case]
     drawn = np.random.default_rng(len(case))
     places = {*drawn.choice(np.arange(1, steps), 3, replace=False), *([searched // 2] if searched else [])}
@@ -145,12 +155,13 @@ def test_killed_anywhere_and_run_again_is_bit_for_bit_the_same(whole, tmp_path):
     deaths = [("steps", int(searched // 2 + drawn.integers(2, 7)))]
     deaths += [("syncs", int(drawn.integers(5, 20))), ("replaces", int(drawn.integers(3, 10)))]
     for i, (moment, count) in enumerate(deaths):
-        assert killed(case, broken, tmp_path / "caches", moment, count), f"was not killed at {moment} {count}"
+        code = in_a_process(case, broken, tmp_path / "caches", moment, count)
+        assert code == -signal.SIGKILL, f"was not killed at {moment} {count}"
         if searched and i == 0:
             with pytest.raises(FileNotFoundError, match=f"The run in {broken} has no checkpoint yet"):
                 load(broken)
         left = left or any(broken.rglob("*.part"))
-    assert trained(case, broken).finished
+    assert in_a_process(case, broken, tmp_path / "caches") == 0 and load(broken).finished
     assert left and not any(broken.rglob("*.part"))  # what a flush left unfinished is cleared away
     same_run(folder, broken)
 
@@ -179,8 +190,8 @@ def test_two_processes_give_the_losses_of_one(whole, by_two):
     assert two.mark == one.mark if case == "fixed" else two.mark.responses.v.any()
 
 
-def test_streamed_fields_give_the_same_run(whole, tmp_path):
-    case, _, folder = whole
+def test_streamed_fields_give_the_same_run(here, tmp_path):
+    case, folder = here
     trained(case, tmp_path, memory=0)
     same_run(folder, tmp_path)
 
