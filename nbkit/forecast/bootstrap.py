@@ -102,6 +102,9 @@ class Errors:
             raise ValueError(f"{len(tops)} resamples against {len(lows)}; make both with the same `resamples`.")
         with np.errstate(invalid="ignore", divide="ignore"):
             ratio = interval(top / low, tops / lows, names=self.names)
+        open_ended = ~(np.isfinite(top) & np.isfinite(low))  # of nothing known, a ratio may be anything
+        ends = {"low": np.where(open_ended, 0.0, ratio.low), "high": np.where(open_ended, np.inf, ratio.high)}
+        ratio = replace(ratio, **ends)
         fixed = (top == 0) | (low == 0)
         return replace(ratio, **{end: np.where(fixed, np.nan, getattr(ratio, end)) for end in ("value", "low", "high")})
 
