@@ -21,6 +21,13 @@ BUNDLED = Path(__file__).parent / "trained"
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
+class OneSentence(Exception):
+    """An error that says all there is to say: a notebook shows its sentence alone, without a traceback."""
+
+    def _render_traceback_(self):
+        return [f"\x1b[31m{self}\x1b[0m"]
+
+
 def runs():
     """Suites, checkpoints and papermill outputs: $NBKIT_RUNS, or `runs/` of the checkout, or ~/.cache/nbkit."""
     if "NBKIT_RUNS" in os.environ:

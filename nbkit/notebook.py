@@ -5,6 +5,7 @@ Papermill only warns of a misspelled parameter, and passes a wrong value on; so 
 
 import ast
 
+from nbkit.disk import OneSentence
 from nbkit.show import style
 from nbkit.universe.suite import PRESETS
 
@@ -13,6 +14,10 @@ INJECTED = "# Parameters"
 TYPES = {"bool": bool, "int": int, "float": float, "str": str}
 # Rules of the parameters that many notebooks have.
 USUAL = {"preset": tuple(PRESETS), "seed": (0.0, 2.0**31)}
+
+
+class WrongParameter(OneSentence, ValueError):
+    """A parameter of a notebook that is unknown or has an impossible value."""
 
 
 def notebook(namespace, **allowed):
@@ -29,10 +34,10 @@ def notebook(namespace, **allowed):
     types = {node.target.id: TYPES[node.annotation.id] for node in annotated}
     injected = [cell for cell in namespace["In"] if cell.lstrip().startswith(INJECTED)]
     if unknown := [name for cell in injected for name in _assigned(cell) if name not in types]:
-        raise ValueError(f"No such parameter: {', '.join(unknown)}; this notebook has {', '.join(types)}.")
+        raise WrongParameter(f"No such parameter: {', '.join(unknown)}; this notebook has {', '.join(types)}.")
     for name, kind in types.items():
         if problem := _problem(namespace[name], kind, allowed.get(name, USUAL.get(name))):
-            raise ValueError(f"{name} is {namespace[name]!r}; {problem}.")
+            raise WrongParameter(f"{name} is {namespace[name]!r}; {problem}.")
     style()
 
 

@@ -4,13 +4,15 @@ Such a mark is linear in c: P_dm = sum_i c_i P_di and P_mm = sum_ij c_i c_j P_ij
 B_i (1 + delta) are measured once, and the spectra of a mark are then a function of some twenty numbers.
 """
 
+import hashlib
+
 import torch
 
 from nbkit import disk
 from nbkit.mark.additive import BUMPS, NODES, bumps, channel_maps
 from nbkit.measure import VERSION
 from nbkit.mesh.grid import to_fourier
-from nbkit.universe.store import contents_key
+from nbkit.universe.store import fingerprint
 
 
 @torch.no_grad()
@@ -54,6 +56,17 @@ def keep_cross_spectra(simulations, data, rows, channels, ends, dtype=torch.floa
     key |= {"ends": ends, "nodes": NODES, "bumps": BUMPS, "spectra": VERSION, "dtype": str(dtype)}
     table = disk.kept("cross", key, lambda: {"cross": cross_spectra(data, rows, channels, ends).to(dtype)}, device)
     return table["cross"]
+
+
+def contents_key(simulations):
+    """What tells a set from another in a cache; without a fingerprint of its own, all its fields count."""
+    if sets := getattr(simulations, "sets", None):  # several as one
+        return hashlib.sha256("".join(map(contents_key, sets)).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(fingerprint(simulations).encode())
+    if not hasattr(simulations, "fingerprint"):
+        for i in range(len(simulations)):
+            digest.update(simulations[[i]].numpy())
+    return digest.hexdigest()[:16]
 
 
 def spectra_of(table, c):

@@ -26,7 +26,8 @@ SYMBOLS = {"delta": "δ", "Delta": "Δ", "E0": "E₀", "E1": "E₁", "E2": "E₂
 SYMBOLS |= {f"h_{name}": f"h({SYMBOLS[name]})" for name in ("E0", "E1", "E2", "I3")}
 SYMBOLS |= {"Omega_m": "Ωm", "Omega_b": "Ωb", "n_s": "nₛ", "sigma_8": "σ₈"}
 # Where the functions of the room are found; these modules import this one, so it loads them late.
-ROOM = ("maps", "curves", "universe", "filters", "training", "mark", "mark_explorer", "forecast", "latent", "recovery")
+ROOM = ("maps", "curves", "picker", "universe", "filters", "training", "mark", "mark_explorer", "forecast", "latent")
+ROOM += ("recovery",)
 
 
 def __getattr__(name):

@@ -9,12 +9,12 @@ import torch
 
 from nbkit.disk import kept
 from nbkit.mark import identity
+from nbkit.measure.cross import contents_key
 from nbkit.mesh.grid import to_fourier
 from nbkit.mesh.spectra import marked_spectra, marked_summary, spectra_of_modes, unmarked_summary
 from nbkit.mesh.threads import generator
 from nbkit.train.negatives import candidates, normalised
 from nbkit.universe.cosmology import PRIOR_BSQ
-from nbkit.universe.store import contents_key
 
 # First words of the seeds of everything random: streams of different use never meet.
 SPLIT, WEIGHTS, ORDER, DRAWN, HELD_OUT = range(5)

@@ -7,8 +7,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from nbkit.disk import BUNDLED, read_tensors, runs, write_json
+from nbkit.disk import BUNDLED, OneSentence, read_tensors, runs, write_json
 from nbkit.mark import mark_of_settings
+from nbkit.mark.classical import classical_marks
 from nbkit.mark.learned import load_mark
 from nbkit.mesh.grid import Grid
 from nbkit.mesh.spectra import marked_spectra, marked_summary, unmarked_summary
@@ -68,54 +69,61 @@ class Run:
         return torch.cat(z_perp), torch.cat(z_d), self.heads.z_theta(theta)
 
 
-def bundled_runs():
-    """Names of the runs that come with the kit."""
-    return tuple(sorted(path.parent.name for path in BUNDLED.glob("*/run.json")))
+def bundled_runs(preset=""):
+    """Names of the runs that come with the kit, of all presets or of one."""
+    names = (path.parent.name for path in BUNDLED.glob("*/run.json"))
+    return tuple(sorted(name for name in names if not preset or name.startswith(f"{preset}_")))
 
 
-def own_runs():
-    """Names of the runs in `runs()`, the newest first."""
-    found = (runs() / "train").glob("*/run.json")
-    return tuple(path.parent.name for path in sorted(found, key=lambda path: -path.stat().st_mtime))
+def own_runs(preset=""):
+    """Names of the runs in `runs()`, of all presets or of one, the newest first."""
+    found = sorted((runs() / "train").glob("*/run.json"), key=lambda path: -path.stat().st_mtime)
+    return tuple(path.parent.name for path in found if path.parent.name.startswith(f"{preset}_" if preset else ""))
 
 
 def load(name, preset=None):
-    """The Run of a name; of a mark saved on its own, a Run that has nothing but the mark.
+    """The Run of a name; of a classical mark, or of one saved on its own, a Run that has nothing but the mark.
 
     Parameters
     ----------
-    name : of a run that comes with the kit ("mini_l2"), of a folder in `train` of `nbkit.disk.runs()`, the path of a
-        folder, or of a file that `LearnedMark.save` wrote.
+    name : of a run that comes with the kit ("mini_l2"), of a folder in `train` of `nbkit.disk.runs()`, of a classical
+        mark ("p=2 ds=0"), the path of a folder, or of a file that `LearnedMark.save` wrote.
     preset : with it, "l2" is short for the bundled run "demo_l2", or whatever the preset is.
     """
+    if name in classical_marks():
+        return SingleMark(name, classical_marks()[name])
     short = [BUNDLED / f"{preset}_{name}"] if preset else []
     path = Path(name).expanduser()
     for folder in (*short, BUNDLED / str(name), runs() / "train" / str(name), path):
         if str(name) and (folder / "run.json").is_file():
             return read(folder)
     if path.suffix == ".safetensors":
-        return SavedMark(path)
-    of_preset = f" for preset {preset!r}" if preset else ""
-    raise FileNotFoundError(
-        f"There is no run {str(name)!r}{of_preset}: give one of {', '.join(bundled_runs())}, the name of a folder in "
-        f"{runs() / 'train'}, or a path; `papermill 03_train.ipynb out.ipynb` makes one."
+        return SingleMark(path.stem, load_mark(path).requires_grad_(False))
+    raise NoSuchRun(
+        f"There is no run {str(name)!r}: give one of {', '.join(bundled_runs(preset))}, the name of a folder in "
+        f"{runs() / 'train'}, a classical mark such as 'p=2 ds=0', or a path; notebook 03 trains one."
     )
 
 
-class SavedMark:
-    """What `load` gives for the file of a mark: nothing is known of its training.
+class NoSuchRun(OneSentence, FileNotFoundError):
+    """A name that is none of a run."""
+
+
+class SingleMark:
+    """What `load` gives for a mark of which nothing else is known.
 
     Attributes
     ----------
-    name, folder, mark, grid : its own.
+    name, mark : its own.
+    kmax : inf, no scale is beyond what it was made for.
     """
 
-    training = heads = None
+    training = heads = folder = None
+    kmax, finished, settings = float("inf"), True, {}
 
-    def __init__(self, path):
-        self.name, self.folder = path.stem, path.parent
-        self.mark = load_mark(path).requires_grad_(False)
-        self.grid, self.kmax, self.finished = self.mark.grid, self.mark.grid.k_nyq, True
+    def __init__(self, name, mark):
+        self.name, self.mark = name, mark
+        self.grid = getattr(mark, "grid", None)
 
 
 def read(folder, mark=None, device="cpu"):

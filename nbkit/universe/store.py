@@ -38,16 +38,6 @@ def fingerprint(simulations):
     return getattr(simulations, "fingerprint", None) or _hash(np.ascontiguousarray(simulations.theta))
 
 
-def contents_key(simulations):
-    """As `fingerprint`, for what is kept of a set; of one without a fingerprint of its own, all its fields count."""
-    if sets := getattr(simulations, "sets", None):  # several as one
-        return _hash("".join(map(contents_key, sets)))
-    if own := getattr(simulations, "fingerprint", None):
-        return own
-    fields = (simulations[[i]].numpy() for i in range(len(simulations)))
-    return _hash(np.ascontiguousarray(simulations.theta), *fields)
-
-
 @dataclass(frozen=True)
 class Contents:
     """What a file holds, apart from the fields.

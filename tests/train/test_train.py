@@ -453,7 +453,7 @@ def test_a_batch_that_processes_cannot_share_is_refused(tmp_path, monkeypatch):
 
 def test_a_run_that_is_not_there_is_said(tmp_path):
     with pytest.raises(
-        FileNotFoundError, match=r"There is no run 'l9' for preset 'demo': give one of demo_i2, .*path;"
+        FileNotFoundError, match=r"There is no run 'l9': give one of demo_i2, .*demo_l2, the name of a folder"
     ):
         load("l9", preset="demo")
     assert load("l2", preset="demo").name == "demo_l2" in bundled_runs()
