@@ -16,7 +16,7 @@ from nbkit.mesh.spectra import Spectra, marked_field, spectra
 from nbkit.notebook import notebook
 from nbkit.recover import recover
 from nbkit.train import Training, load, train
-from nbkit.universe import suite
+from nbkit.universe import field, save, suite
 
 __version__ = "0.1.0"
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Spectra",
     "Training",
     "classical_marks",
+    "field",
     "forecast",
     "load",
     "load_mark",
@@ -33,6 +34,7 @@ __all__ = [
     "measure",
     "notebook",
     "recover",
+    "save",
     "spectra",
     "suite",
     "train",

@@ -16,6 +16,7 @@ from nbkit.universe.cosmology import (
     nonlinear_power,
     sobol_thetas,
 )
+from nbkit.universe.field import Field, UnusableField, field, save
 from nbkit.universe.particles import paint
 from nbkit.universe.simulate import Simulator, growth, mean_power
 from nbkit.universe.store import SimulationSet, fingerprint
