@@ -1,14 +1,14 @@
 """Spectra -> Fisher forecasts with intervals, of many marks from the same simulations."""
 
+from functools import reduce
+
 import numpy as np
 
-from nbkit.forecast.bootstrap import Best, Forecast, Interval, resampled, resamples, symbol
+from nbkit.forecast.bootstrap import Best, resampled, resamples, symbol
 from nbkit.forecast.fisher import Ingredients
 from nbkit.mark.classical import classical_marks
 from nbkit.universe.cosmology import QUIJOTE_NAMES, STEPS
 from nbkit.universe.suite import DERIVATIVES, FIDUCIAL_SETS
-
-__all__ = ["BEST", "UNMARKED", "Forecast", "Forecasts", "Interval", "by_kmax", "forecast", "ingredients", "unseen"]
 
 # The labels of the unmarked power spectrum, and of the best of the paper's classical marks for each parameter.
 UNMARKED, BEST = "P_dd", "best of 48"
@@ -66,8 +66,6 @@ def by_kmax(power, labels=None, count=100, seed=0):
 def ingredients(power, label, kmax=None):
     """Ingredients of one mark: data vector [P_dd, P_dm, P_mm], or P_dd alone for the label `UNMARKED`.
 
-    Derivatives are taken between simulations of the same seed; seeds that one of the ten sets lacks are left out.
-
     Parameters
     ----------
     power, kmax : as for `forecast`.
@@ -75,26 +73,37 @@ def ingredients(power, label, kmax=None):
     """
     if missing := [name for name in FIDUCIAL_SETS if name not in power]:
         raise ValueError(f"The sets {', '.join(missing)} are missing; a forecast needs {', '.join(FIDUCIAL_SETS)}.")
-    common, vectors = common_seeds(power).tolist(), {}
-    if len(common) < 2:
-        raise ValueError(f"The derivative sets have {len(common)} seed(s) in common; a forecast needs 2 or more.")
-    for name in FIDUCIAL_SETS:
-        spectra = power[name] if kmax is None else power[name].cut(kmax)
-        vectors[name] = spectra.P_dd if label == UNMARKED else spectra[label].reshape(len(spectra), -1)
-        if name in DERIVATIVES:
-            row = {seed: i for i, seed in enumerate(spectra.seeds.tolist())}
-            vectors[name] = vectors[name][[row[seed] for seed in common]]
+    return Ingredients(vectors(power["fiducial"], label, kmax), derivatives(power, label, kmax))
+
+
+def vectors(spectra, label, kmax=None):
+    """(N, n_d) data vectors of a Measurement, [P_dd, P_dm, P_mm] or P_dd alone."""
+    spectra = spectra if kmax is None else spectra.cut(kmax)
+    return spectra.P_dd if label == UNMARKED else spectra[label].reshape(len(spectra), -1)
+
+
+def derivatives(power, label, kmax=None, steps=STEPS):
+    """(N, P, n_d) d(data)/d(theta) between simulations of the same seed; seeds that one of the sets lacks are left out.
+
+    Parameters
+    ----------
+    power, label, kmax : as for `ingredients`.
+    steps : (P,) how far the sets are from the fiducial point.
+    """
+    common = common_seeds(power).tolist()
+    data = {}
+    for name in DERIVATIVES:
+        row = {seed: i for i, seed in enumerate(power[name].seeds.tolist())}
+        data[name] = vectors(power[name], label, kmax)[[row[seed] for seed in common]]
     slopes = [
-        (vectors[f"{name}_p"] - vectors[f"{name}_m"]) / (2 * step)
-        for name, step in zip(QUIJOTE_NAMES, STEPS, strict=True)
+        (data[f"{name}_p"] - data[f"{name}_m"]) / (2 * step) for name, step in zip(QUIJOTE_NAMES, steps, strict=True)
     ]
-    return Ingredients(vectors["fiducial"], np.stack(slopes, axis=1))
+    return np.stack(slopes, axis=1)
 
 
 def common_seeds(power):
     """(N,) seeds that all ten derivative sets have."""
-    first, *others = (np.asarray(power[name].seeds) for name in DERIVATIVES)
-    return first[np.all([np.isin(first, other) for other in others], axis=0)]
+    return reduce(np.intersect1d, (power[name].seeds for name in DERIVATIVES))
 
 
 def unseen(power, run):

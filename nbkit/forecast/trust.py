@@ -1,38 +1,34 @@
 """Can a forecast be believed? More and fewer simulations, halves of them, Gaussian data, half the step; a verdict."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
-import torch
 from scipy import stats
 
-from nbkit.forecast import UNMARKED, common_seeds, ingredients
+from nbkit.forecast import common_seeds, derivatives, ingredients
 from nbkit.forecast.fisher import ESTIMATORS, LEAST_HARTLAP, Ingredients, inverse, marginalised, standard
-from nbkit.mesh.spectra import marked_field, spectra
-from nbkit.universe.cosmology import FIDUCIAL, STEPS
-from nbkit.universe.farm import farm
+from nbkit.measure import measure
+from nbkit.universe.cosmology import FIDUCIAL, STEPS, derivative_thetas
 from nbkit.universe.suite import Preset
 
 # Differences of sigma that still count as converged.
 ALLOWED = {"bracket": 0.10, "fiducial": 0.10, "halves": 0.10, "step": 0.05}
+SENTENCES = {
+    "bracket": "standard and compressed estimators are {} apart",
+    "fiducial": "half of the fiducial simulations give {} another sigma",
+    "halves": "halves of the simulations scatter by {}",
+    "step": "half the step gives {} another sigma",
+}
 # Mardia's excess above which the data vector has tails that a Gaussian has not.
 TAILS = 3.0
-# Cells to simulate that take about as long as starting worker processes.
-WORTH_A_CLUSTER = 1e6
 
 
-@dataclass(frozen=True, eq=False)
-class Convergence:
-    """sigma from subsets of the simulations.
+class Convergence(NamedTuple):
+    """sigma from subsets of the simulations."""
 
-    Parameters
-    ----------
-    counts : (c,) simulations in a subset.
-    sigma : {estimator: (c, repeats, P)}; inf where noise left no positive F.
-    """
-
-    counts: np.ndarray
-    sigma: dict
+    counts: np.ndarray  # (c,) simulations in a subset
+    sigma: dict  # {estimator: (c, repeats, P)}; inf where noise left no positive F
 
 
 def against_pairs(given, repeats=10, seed=0):
@@ -71,26 +67,16 @@ def _sigmas(matrices):
     return marginalised(np.stack([each.F for each in matrices]))
 
 
-@dataclass(frozen=True, eq=False)
-class Gaussianity:
-    """How far a data vector is from the Gaussian that a Fisher forecast takes it for.
+class Gaussianity(NamedTuple):
+    """How far a data vector is from the Gaussian that a Fisher forecast takes it for."""
 
-    Parameters
-    ----------
-    skewness, kurtosis : (n_d,) of each number (excess kurtosis: 0 for a Gaussian).
-    scatter : what Gaussian data of this many simulations would show in both, one standard deviation each.
-    chi2, expected : (n_s,) sorted x C^-1 x of the simulations, and its quantiles if they were Gaussian.
-    p_value : of the Kolmogorov-Smirnov distance between the two.
-    tails : Mardia's excess of far-out simulations, in units of its scatter; 0 for a Gaussian.
-    """
-
-    skewness: np.ndarray
-    kurtosis: np.ndarray
-    scatter: tuple
-    chi2: np.ndarray
-    expected: np.ndarray
-    p_value: float
-    tails: float
+    skewness: np.ndarray  # (n_d,) of each number
+    kurtosis: np.ndarray  # (n_d,) excess kurtosis of each number: 0 for a Gaussian
+    scatter: tuple  # what Gaussian data of this many simulations would show in both, one standard deviation each
+    chi2: np.ndarray  # (n_s,) sorted x C^-1 x of the simulations
+    expected: np.ndarray  # (n_s,) its quantiles if they were Gaussian
+    p_value: float  # of the Kolmogorov-Smirnov distance between the two
+    tails: float  # Mardia's excess of far-out simulations, in units of its scatter; 0 for a Gaussian
 
 
 def gaussianity(given):
@@ -108,63 +94,62 @@ def gaussianity(given):
     return Gaussianity(stats.skew(x), stats.kurtosis(x), scatter, chi2, expected, p_value, float(tails))
 
 
-def half_steps(preset, marks, seeds, client=None, progress=True):
-    """{label: (N, P, 3, b)} derivatives of P_dd, P_dm, P_mm of single realisations, with half of Quijote's steps.
+@dataclass(frozen=True, eq=False)
+class Simulated:
+    """A set of universes of one theta that are simulated when they are asked for, for `nbkit.measure`."""
+
+    name: str
+    preset: Preset
+    theta: np.ndarray
+    seeds: np.ndarray
+
+    @property
+    def grid(self):
+        """The mesh of the fields."""
+        return self.preset.grid
+
+    @property
+    def fingerprint(self):
+        """As that of a set on disk."""
+        return replace(self.preset.contents(self.name), theta=self.theta, seeds=self.seeds).fingerprint
+
+    def __len__(self):
+        return len(self.seeds)
+
+    def __getitem__(self, row):
+        return self.preset.simulator(self.theta[row], int(self.seeds[row]))
+
+
+def half_steps(preset, marks, seeds, **how):
+    """{set: Measurement} of the derivative sets, with these seeds and half of Quijote's steps.
 
     Parameters
     ----------
     preset : a Preset with a simulator of its own.
     marks : {label: mark}.
-    seeds : N of those of the derivative sets, to be compared realisation by realisation.
-    client, progress : see `nbkit.universe.farm.farm`.
+    how : see `nbkit.measure`.
     """
-    seeds = [int(seed) for seed in seeds]
-    calls = {(s, i, sign): (i, sign, s) for s in seeds for i in range(len(STEPS)) for sign in (1, -1)}
-    power = {}
-    one, cells = _Spectra(preset, tuple(marks.values())), preset.grid.n**3
-    if client is None and cells * len(calls) < WORTH_A_CLUSTER:
-        power.update((key, one(*call)) for key, call in calls.items())
-    else:
-        farm(one, calls, power.update, min(max(1, 2**17 // cells), 4), client, progress)
-    pairs = [[(power[s, i, 1] - power[s, i, -1]) / STEPS[i] for i in range(len(STEPS))] for s in seeds]
-    return dict(zip(marks, np.moveaxis(np.array(pairs, np.float64), 2, 0), strict=True))
+    halfway = {name: (theta + FIDUCIAL) / 2 for name, theta in derivative_thetas().items()}
+    seeds = np.asarray(seeds)
+    sets = {name: Simulated(name, preset, np.tile(x, (len(seeds), 1)), seeds) for name, x in halfway.items()}
+    return measure(sets, marks, **how)
 
 
-def step_change(power, halved, label, seeds, kmax=None):
+def step_change(power, halved, label, kmax=None):
     """(P,) relative change of sigma when the step is halved.
 
-    Central differences err by the square of the step, so three quarters of that error are gone at half of it. Only the
-    seeds given were simulated anew: their mean change is added to the derivatives of all.
+    Central differences err by the square of the step, so three quarters of that error are gone at half of it. Only
+    some seeds were simulated anew: their mean change is added to the derivatives of all.
 
     Parameters
     ----------
     power, label, kmax : as for `nbkit.forecast.ingredients`.
     halved : from `half_steps`.
-    seeds : those that `half_steps` was given.
     """
-    given = ingredients(power, label, kmax)
-    rows = np.isin(common_seeds(power), seeds)
-    new = next(iter(halved.values()))[:, :, :1] if label == UNMARKED else halved[label]
-    N, P, spectra_of_one, _ = new.shape
-    new = new[..., : given.n_d // spectra_of_one].reshape(N, P, given.n_d)
-    moved = given.derivatives + (new.mean(0) - given.derivatives[rows].mean(0))
+    given, new = ingredients(power, label, kmax), derivatives(halved, label, kmax, STEPS / 2)
+    same = np.isin(common_seeds(power), common_seeds(halved))
+    moved = given.derivatives + (new.mean(0) - given.derivatives[same].mean(0))
     return standard(Ingredients(given.fiducial, moved)).sigma() / standard(given).sigma() - 1
-
-
-@dataclass(frozen=True)
-class _Spectra:
-    """i, sign, seed -> (marks, 3, b) spectra of the universe half a step from the fiducial one; for any process."""
-
-    preset: Preset
-    marks: tuple
-
-    @torch.no_grad()
-    def __call__(self, i, sign, seed):
-        theta = FIDUCIAL.copy()
-        theta[i] += sign * STEPS[i] / 2
-        delta, grid = self.preset.simulator(theta, seed), self.preset.grid
-        fields = (marked_field(mark(delta, grid), delta) for mark in self.marks)
-        return np.stack([torch.stack(spectra(delta, field, grid=grid)[1:4]).numpy() for field in fields])
 
 
 def verdict(label, given, of, step=None, seed=0):
@@ -185,19 +170,18 @@ def verdict(label, given, of, step=None, seed=0):
     with np.errstate(invalid="ignore"):
         off = _changes(given, kept, seed)
     off |= {} if step is None else {"step": np.abs(np.asarray(step)[kept])}
-    said = {
-        "bracket": "standard and compressed estimators are {} apart",
-        "fiducial": "half of the fiducial simulations give {} another sigma",
-        "halves": "halves of the simulations scatter by {}",
-        "step": "half the step gives {} another sigma",
-    }
     largest = {what: float(np.max(change)) for what, change in off.items()}
     bad = {what: change for what, change in largest.items() if not change <= ALLOWED[what]}
-    told = bad or largest
-    words = "; ".join(f"{said[what].format(_percent(x))} ({ALLOWED[what]:.0%} allowed)" for what, x in told.items())
+    told = [
+        f"{SENTENCES[what].format(f'{x:.0%}' if np.isfinite(x) else 'without bound')} ({ALLOWED[what]:.0%} allowed)"
+        for what, x in (bad or largest).items()
+    ]
     tails = gaussianity(given).tails
     beware = f" Beware: its tails are heavier than a Gaussian's ({tails:.0f} sigma)." if tails > TAILS else ""
-    return not bad, f"{label}, {' and '.join(of)}: {'not converged' if bad else 'converged'}: {words}.{beware}"
+    return (
+        not bad,
+        f"{label}, {' and '.join(of)}: {'not converged' if bad else 'converged'}: {'; '.join(told)}.{beware}",
+    )
 
 
 def _changes(given, kept, seed):
@@ -213,7 +197,3 @@ def _changes(given, kept, seed):
         # The difference of two halves scatters twice as much as the whole.
         "halves": np.sqrt(np.mean(np.log(halves[:, 0] / halves[:, 1]) ** 2, axis=0)) / 2,
     }
-
-
-def _percent(x):
-    return f"{x:.0%}" if np.isfinite(x) else "without bound"

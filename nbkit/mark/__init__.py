@@ -1,4 +1,5 @@
 """Marks: the field M(x) that weighs the density, and what a mark is, in JSON and in 16 letters."""
+# ruff: noqa: F401
 
 import hashlib
 import json
@@ -10,9 +11,6 @@ from nbkit.mark.additive import AdditiveMark
 from nbkit.mark.classical import ClassicalMark, UnitMark, classical_marks
 from nbkit.mark.learned import LearnedMark, load_mark
 from nbkit.mesh.grid import Grid
-
-__all__ = ["AdditiveMark", "ClassicalMark", "LearnedMark", "UnitMark", "classical_marks", "identity", "load_mark"]
-__all__ += ["mark_of_settings", "mark_settings", "weights_hash"]
 
 FORMAT = "nbkit spectra 1"
 

@@ -27,10 +27,8 @@ SURVEYED, LEAST = 16, 2.0
 # The channel that is the density as painted: no filter, no taper.
 DENSITY = ("delta", 0.0)
 
-# The classical mark to start from: of the 48 the best on sigma_8 at kmax = 0.2 h/Mpc.
-CLASSICAL = ClassicalMark(2.0, 0.0)
-# Boxes that an imitation is fitted on, and the error of M, in units of its scatter, above which a warning says so.
-IMITATED_ON, WORST = 8, 0.3
+# The error of M of an imitation, in units of its scatter, above which a warning says so.
+WORST = 0.3
 ROUNDS = 150
 # The h_a are fitted on voxels at this many quantiles of each invariant, the emptiest and densest included.
 QUANTILES = 501

@@ -1,24 +1,21 @@
 """The learned mark M(x), eqs. 8-9: a function of the rotation invariants of the filtered density."""
 
-import json
 import warnings
 from dataclasses import asdict
 from math import e, log
-from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import nn
 from torch.nn.functional import gelu, softplus
 from torch.utils.checkpoint import checkpoint
 
-from nbkit.disk import write_tensors
+from nbkit.disk import read_tensors, write_tensors
 from nbkit.mark.cpu import FusedResponse, cubics
 from nbkit.mark.filters import RadialProfiles, filter_maps
 from nbkit.mark.invariants import invariants, mlp_inputs, names
 from nbkit.mesh.grid import Grid, to_fourier
 
-FORMAT, FORMAT_BEFORE = "nbkit-mark-2", "nbkit-mark-1"
+FORMAT = "nbkit-mark-2"
 # How many voxels the plain path takes at a time, which bounds its memory: two boxes of 128^3.
 VOXELS_AT_ONCE = 2**22
 
@@ -138,21 +135,9 @@ def load_mark(path, grid=None):
     ----------
     grid : the Grid it is going to be used on; a warning says if it was trained on another one.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no mark at {path}.")
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = file.metadata() or {}
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except SafetensorError as error:
-        raise ValueError(f"{path} is damaged or not a safetensors file ({error}).") from error
-    if about.get("format") == FORMAT_BEFORE:
-        about |= {"format": FORMAT, "settings": json.loads(about["settings"]), "grid": json.loads(about["grid"])}
-    elif isinstance(written := json.loads(about.get("nbkit", "null")), dict):
-        about = written
-    if about.get("format") != FORMAT:
-        raise ValueError(f"{path} has the format {about.get('format')!r}; this version of nbkit reads {FORMAT!r}.")
+    state, about = read_tensors(path)
+    if (there := about.get("format") if isinstance(about, dict) else None) != FORMAT:
+        raise ValueError(f"{path} has the format {there!r}; this version of nbkit reads {FORMAT!r}.")
     trained_on = Grid(**about["grid"])
     mark = LearnedMark(trained_on, **about["settings"])
     mark.load_state_dict(state)

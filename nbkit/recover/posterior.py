@@ -3,7 +3,7 @@
 The networks read the features of the regressor. Nothing is written to disk: no logs, no pickles.
 """
 
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from types import SimpleNamespace
@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from scipy.stats import binom
 
-from nbkit.mesh.threads import generator
-from nbkit.recover.regression import features
+from nbkit.mesh.spectra import marked_summary, unmarked_summary
+from nbkit.mesh.threads import seeded
 from nbkit.universe.cosmology import PRIOR_BSQ
 
 FEWEST = 200  # simulations to train on: below, a density of five parameters is a guess
@@ -22,6 +22,12 @@ TRAINED, DRAWN, REFERENCES = 20, 21, 22  # first words of seeds, see `nbkit.trai
 # Chosen on `demo` by the log-probability of held-out simulations; principal components in place of features lost by it.
 NETWORK = {"hidden_features": 32, "num_transforms": 2}
 TRAINING = {"training_batch_size": 100, "learning_rate": 5e-3, "stop_after_epochs": 20, "max_num_epochs": 300}
+
+
+def features(spectra):
+    """Table 4's inputs log10 P_dd, log10(P_mm / P_dd), r(k): (N, 3b), from spectra (N, 3, b)."""
+    P_dd, P_dm, P_mm = torch.as_tensor(spectra).unbind(-2)
+    return torch.cat([unmarked_summary(P_dd), marked_summary(P_dd, P_dm, P_mm)], dim=-1)
 
 
 class Posterior:
@@ -78,7 +84,7 @@ class Posterior:
             )
         samples = self._drawn(x, count, seed)
         held = SimpleNamespace(sample_batched=lambda *_, **__: samples)  # all that is asked of a posterior there
-        with _seeded(seed, REFERENCES):
+        with seeded(seed, REFERENCES):
             expected, alpha = run_tarp(theta, x, held, num_posterior_samples=count, show_progress_bar=False)
         ranks = (samples < theta).double().mean(0)
         return Coverage(ranks.numpy(), alpha.numpy(), expected.numpy(), check_tarp(expected, alpha)[0])
@@ -96,7 +102,7 @@ class Posterior:
         low, high = torch.as_tensor(np.array(self.prior)).float().T
         kept, each = [torch.empty(0, len(low)) for _ in x], -(-count // len(self.estimators))
         wanting, tried = list(range(len(x))), 0
-        with _seeded(seed, DRAWN):
+        with seeded(seed, DRAWN):
             while wanting:
                 if tried > MOST:
                     raise ValueError(
@@ -164,7 +170,7 @@ def posterior(spectra, theta, prior=PRIOR_BSQ, members=1, seed=0):
     for member in range(members):
         # The flow lives where the prior has no edges, so that none of it leaks out.
         flow = posterior_nn("zuko_maf", z_score_theta="transform_to_unconstrained", x_dist=_box(prior), **NETWORK)
-        with _seeded(seed, TRAINED, member), redirect_stdout(StringIO()):
+        with seeded(seed, TRAINED, member), redirect_stdout(StringIO()):
             trainer = NPE(prior=_box(prior), density_estimator=flow, tracker=_NoLog(), show_progress_bars=False)
             found.estimators.append(trainer.append_simulations(theta, found._seen(spectra)).train(**TRAINING))
     return found
@@ -184,11 +190,3 @@ class _NoLog:
 
     def __getattr__(self, name):
         return lambda *_, **__: None
-
-
-@contextmanager
-def _seeded(*words):
-    """sbi draws from torch's global generator: seed it inside, give it back as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(generator(*words).initial_seed())
-        yield

@@ -40,16 +40,6 @@ class RegressionRecipe:
     epochs: int = 400
     eps: float = 1e-6
 
-    def __post_init__(self):
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is {self.dropout!r}; it must be at least 0 and below 1.")
-        for name in ("learning_rate", "gamma", "eps"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be positive.")
-        for name in ("batch", "patience", "epochs"):
-            if not (isinstance(getattr(self, name), int) and getattr(self, name) >= 1):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be a whole number of at least 1.")
-
 
 class Pyramid(nn.Module):
     """(Lin LN GELU Drop) of widths B 2B 4B 4B 2B B, and a Lin to the parameters."""

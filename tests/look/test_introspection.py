@@ -6,7 +6,7 @@ import torch
 from fake import busy_mark
 
 from nbkit import ClassicalMark, LearnedMark, look, marked_field, spectra
-from nbkit.look.introspection import centre
+from nbkit.look import centre
 from nbkit.measure import Measurement
 from nbkit.train import bundled_runs
 from nbkit.universe import FIDUCIAL_SETS, QUIJOTE_NAMES
@@ -146,7 +146,7 @@ def test_marks_are_found_by_run_or_file(tmp_path, parts):
     LearnedMark(parts.grid).save(tmp_path / "start.safetensors")
     with pytest.raises(ValueError, match="a mark that is 1 everywhere"):
         look.trained_mark(tmp_path / "start.safetensors")
-    with pytest.raises(FileNotFoundError, match="There is no mark at"):
+    with pytest.raises(FileNotFoundError, match="There is no checkpoint"):
         look.trained_mark(tmp_path / "other.safetensors")
     with pytest.raises(FileNotFoundError, match="There is no run 'nothing'"):
         look.trained_mark("nothing")

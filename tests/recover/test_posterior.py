@@ -5,8 +5,8 @@ import pytest
 import torch
 from scipy.stats import truncnorm
 
+from nbkit.recover import unmarked
 from nbkit.recover.posterior import Coverage, Posterior, posterior
-from nbkit.recover.regression import unmarked
 from nbkit.universe.cosmology import PRIOR_BSQ, PRIOR_LATIN_HYPERCUBE
 
 NOISE = 0.1

@@ -12,8 +12,7 @@ import nbkit as nb
 from nbkit import disk, recover
 from nbkit.mark import identity
 from nbkit.measure import Measurement
-from nbkit.recover import spectra_by_mark
-from nbkit.recover.regression import recovery
+from nbkit.recover import recovery, spectra_by_mark
 from nbkit.universe.cosmology import PRIOR_LATIN_HYPERCUBE
 
 LABELS = ("p=1", "p=2")
@@ -40,20 +39,19 @@ def runs(tmp_path, monkeypatch):
 @pytest.fixture
 def asked(monkeypatch):
     """What regressors were trained for; they are trained once."""
-    made, calls = recovery(spectra_by_mark(power(0)), power(0).theta), []
+    made, calls = recovery((spectra_by_mark(power(0)), power(0).theta)), []
 
     def answer(*_, **options):
         calls.append(options)
         return made
 
     monkeypatch.setattr(ROOM, "recovery", answer)
-    monkeypatch.setattr(ROOM, "recovery_elsewhere", answer)
     return calls
 
 
 def test_what_is_kept_is_what_was_made_and_is_made_once(runs, monkeypatch):
     test = power(0)
-    first, made = recover({"latin_hypercube": test}, LABELS, 0.2), recovery(spectra_by_mark(test), test.theta)
+    first, made = recover({"latin_hypercube": test}, LABELS, 0.2), recovery((spectra_by_mark(test), test.theta))
     assert first.labels == ("P_dd", *LABELS) and first.train == made.train
     for label in first.labels:
         np.testing.assert_allclose(first.mse(label), made.mse(label), rtol=5e-3)

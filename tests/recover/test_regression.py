@@ -12,17 +12,16 @@ from torch import nn
 
 from nbkit.measure import Measurement
 from nbkit.mesh.threads import generator
-from nbkit.recover import spectra_by_mark
-from nbkit.recover.pyramid import START, Pyramid, RegressionRecipe, fitted, log_mse
-from nbkit.recover.regression import (
+from nbkit.recover import (
     Recovery,
     checked_kmax,
     features,
     folds,
     recovery,
-    recovery_elsewhere,
+    spectra_by_mark,
     unmarked,
 )
+from nbkit.recover.pyramid import START, Pyramid, RegressionRecipe, fitted, log_mse
 from nbkit.universe.cosmology import PRIOR_LATIN_HYPERCUBE
 
 
@@ -171,7 +170,7 @@ def test_features_are_the_papers():
 
 def test_what_the_spectra_know_is_recovered_and_no_more():
     spectra, theta = toy_spectra(200)
-    found = recovery(spectra, theta, recipe=RegressionRecipe(learning_rate=5e-3, batch=32, epochs=40))
+    found = recovery((spectra, theta), recipe=RegressionRecipe(learning_rate=5e-3, batch=32, epochs=40))
     nothing, told = found.mse("nothing")[0], found.mse("n_s")[0]
     assert (nothing[[0, 4]] < 0.2).all() and (told[[0, 4]] < 0.2).all()
     assert told[3] < 0.2
@@ -185,7 +184,7 @@ def test_training_elsewhere_tests_on_all_of_the_other_set():
     spectra, theta = toy_spectra(200)
     test_spectra, test_theta = toy_spectra(60, seed=1)
     recipe = RegressionRecipe(learning_rate=5e-3, batch=32, epochs=40)
-    found = recovery_elsewhere((spectra, theta), (test_spectra, test_theta), train=100, repeats=2, recipe=recipe)
+    found = recovery((spectra, theta), (test_spectra, test_theta), train=100, repeats=2, recipe=recipe)
     assert found.predicted.shape == (2, 2, 60, 5)
     assert found.train == 100
     np.testing.assert_array_equal(found.theta, test_theta)
@@ -237,9 +236,9 @@ def test_pairing_narrows_the_interval_of_a_ratio():
 def test_too_few_simulations_are_refused_in_one_sentence():
     spectra, theta = toy_spectra(30)
     with pytest.raises(ValueError, match=r"There are 30 simulations; .* needs at least 50 .*suite\(\"demo\"\)"):
-        recovery(spectra, theta)
+        recovery((spectra, theta))
     with pytest.raises(ValueError, match="There are 30 simulations"):
-        recovery_elsewhere((spectra, theta), toy_spectra(60))
+        recovery((spectra, theta), toy_spectra(60))
 
 
 def test_scales_the_mark_never_saw_are_refused_with_the_command_that_helps():
@@ -262,12 +261,10 @@ def test_spectra_by_mark_put_the_unmarked_first():
 def test_what_does_not_fit_is_refused():
     spectra, theta = toy_spectra(60)
     with pytest.raises(ValueError, match=r"train is 55; .* 10 \.\.\. 39"):
-        recovery(spectra, theta, train=55)
+        recovery((spectra, theta), train=55)
     with pytest.raises(ValueError, match="spectra of one shape"):
-        recovery(spectra | {"short": spectra["n_s"][..., :3]}, theta)
+        recovery((spectra | {"short": spectra["n_s"][..., :3]}, theta))
     with pytest.raises(ValueError, match="different marks"):
-        recovery_elsewhere((spectra, theta), ({"n_s": spectra["n_s"]}, theta))
-    with pytest.raises(ValueError, match=r"dropout is 1\.0"):
-        RegressionRecipe(dropout=1.0)
+        recovery((spectra, theta), ({"n_s": spectra["n_s"]}, theta))
     with pytest.raises(KeyError, match="'p' is not among the marks a, b"):
         made_up(np.ones((2, 5, 5))).mse("p")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from nbkit.mark.classical import classical_marks
+from nbkit.recover import Recovery
 from nbkit.recover.posterior import Coverage
-from nbkit.recover.regression import Recovery
 from nbkit.show import recovery as recovery_plots
 from nbkit.show.forecast import pretty
 from nbkit.universe.cosmology import PRIOR_LATIN_HYPERCUBE
