@@ -17,7 +17,7 @@ from pathlib import Path
 import Pk_library
 import torch
 
-from nbkit import Grid, LearnedMark, look, marked_field, show, spectra
+from nbkit import Grid, LearnedMark, load, look, marked_field, show, spectra
 from nbkit.universe import simulate
 from nbkit.universe.cosmology import FIDUCIAL
 
@@ -134,7 +134,7 @@ def sliders():
     density = torch.randn(grid.shape).exp()
     delta = density / density.mean() - 1
     scale, r0 = show.invariant_explorer(delta, grid).controls[0], show.kernel_explorer(grid.k_nyq).controls[2]
-    parts = look.anatomy(look.trained_mark("demo_l2"), delta, grid)
+    parts = look.anatomy(load("demo_l2").mark, delta, grid)
     maps = show.anatomy_explorer(parts).panels[0]
 
     def moved(widget, first, second, name="value"):

@@ -15,6 +15,7 @@ from nbkit.forecast import forecast
 from nbkit.look import latent
 from nbkit.look.likeness import (
     WEB_CLASSES,
+    against_density,
     environments,
     nearest_classical,
     peaks,
@@ -28,7 +29,6 @@ from nbkit.mark.invariants import mlp_inputs
 from nbkit.mark.learned import LearnedMark
 from nbkit.measure.bundled import Bundle
 from nbkit.mesh.grid import Grid
-from nbkit.train import load
 from nbkit.universe.suite import suite
 
 # What the cross term h_x sees, in the order of its weights.
@@ -88,14 +88,10 @@ def anatomy(mark, delta, grid=None):
     return Anatomy(mark, grid, delta, invariants, terms, means)
 
 
-def trained_mark(run, preset=None):
-    """The LearnedMark of a run, or of a .safetensors file of its own, if there is something in it to look at."""
-    mark = load(run, preset).mark
-    if not isinstance(mark, LearnedMark):
-        raise ValueError(f"{run} holds {mark}, which has no terms to look at; choose a run that trained a LearnedMark.")
-    if not (mark.responses.v.any() or (mark.responses.crossed and mark.responses.cross_v.any())):
-        raise ValueError(f"{run} holds a mark that is 1 everywhere, as training begins; train it with notebook 03.")
-    return mark
+def is_learned(run):
+    """Whether a run has a learned mark with terms to look at: not one that is 1 everywhere, as training begins."""
+    responses = getattr(run.mark, "responses", None)
+    return responses is not None and bool(responses.v.any() or (responses.crossed and responses.cross_v.any()))
 
 
 def without(mark, means, names):

@@ -22,17 +22,10 @@ from nbkit.universe.suite import PRESETS
 FEWEST = 32
 
 
-def check_preset(run, preset):
-    """Raise if a run has no heads, or was trained on other boxes than a preset's: heads read their bins of k alone."""
-    boxes, wanted = (f"{grid.n}^3 cells in {grid.box_size:g} Mpc/h" for grid in (run.grid, PRESETS[preset].grid))
-    if run.heads is not None and boxes == wanted:
-        return
-    problem = f"trained on boxes of {boxes}; preset {preset!r} has {wanted}"
-    raise ValueError(
-        f"The run {run.folder.name} was {problem if run.heads else 'not trained by contrast and has no embeddings'}. "
-        f"Name a run trained by contrast on that preset; "
-        f"`papermill notebooks/03_train.ipynb out.ipynb -p preset {preset} -p kmax {run.kmax:g}` makes one."
-    )
+def has_embeddings(run, preset):
+    """Whether a run was trained by contrast, on boxes like those of a preset: heads read their bins of k alone."""
+    grid = PRESETS[preset].grid
+    return run.heads is not None and (run.grid.n, run.grid.box_size) == (grid.n, grid.box_size)
 
 
 class Embeddings(NamedTuple):

@@ -74,6 +74,15 @@ class _BinMeans:
         return 1 - (self.weight @ (M_c * self.away)) ** 2 / (self.weight @ M_c**2 * self.variance)
 
 
+def against_density(M, delta, bins=50):
+    """Curve of a mark over the density of its own cell: (1 + delta, mean M, and the limits of the central 68 %)."""
+    order = np.array_split(np.argsort(delta.numpy().ravel()), bins)
+    density, mark = 1 + delta.double().numpy().ravel(), M.double().numpy().ravel()
+    # The median of 1 + delta, for an axis that is logarithmic: many cells of a sparse catalogue are empty.
+    rows = [(max(np.median(density[i]), 0.01), mark[i].mean(), *np.quantile(mark[i], (0.16, 0.84))) for i in order]
+    return tuple(np.transpose(rows))
+
+
 def r_squared(x, y, weights=None):
     """Share of the variance of y that a x + b explains: the squared correlation, with or without weights."""
     C = np.cov(np.ravel(x), np.ravel(y), aweights=None if weights is None else np.ravel(weights))

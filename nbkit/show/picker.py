@@ -5,10 +5,15 @@ import matplotlib.pyplot as plt
 from IPython.display import clear_output, display
 from matplotlib.figure import Figure
 
+from nbkit.disk import OneSentence
 from nbkit.mark.classical import classical_marks
 from nbkit.show.curves import follow
 from nbkit.train import bundled_runs, load, own_runs
 from nbkit.universe.farm import is_watched
+
+
+class WrongMark(OneSentence, ValueError):
+    """A mark of another kind than the notebook is about."""
 
 
 class Picker(w.HBox):
@@ -23,12 +28,13 @@ class Picker(w.HBox):
     run, versus : names, for `nbkit.load`.
     preset : the marks to choose from were trained on its boxes.
     accept : Run -> whether it can be the first of the two [any can].
+    kind : what such a run is, in words.
     """
 
-    def __init__(self, run, versus, preset, accept=lambda run: True):
+    def __init__(self, run, versus, preset, accept=lambda run: True, kind="a trained mark"):
         self.run, self.versus = load(run, preset), load(versus, preset)
         if not accept(self.run):
-            raise ValueError(f"run is {run!r}, which is not of a kind that this notebook can look at.")
+            raise WrongMark(f"run is {run!r}; this notebook looks at {kind}.")
         names = [*own_runs(preset), *bundled_runs(preset), *classical_marks()]
         chosen = self.run.name, self.versus.name
         names = dict.fromkeys([*names, *chosen])

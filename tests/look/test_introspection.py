@@ -8,7 +8,7 @@ from fake import busy_mark
 from nbkit import ClassicalMark, LearnedMark, look, marked_field, spectra
 from nbkit.look import centre
 from nbkit.measure import Measurement
-from nbkit.train import bundled_runs
+from nbkit.train import load
 from nbkit.universe import FIDUCIAL_SETS, QUIJOTE_NAMES
 
 
@@ -137,16 +137,19 @@ def test_variants_are_other_marks_with_names(parts):
     torch.testing.assert_close(without, parts.M(["h_E1"]), rtol=1e-4, atol=1e-5)
 
 
-def test_marks_are_found_by_run_or_file(tmp_path, parts):
-    assert "demo_l2" in bundled_runs()
-    assert look.trained_mark("demo_l2").settings["l_max"] == 2
+def test_marks_with_something_to_look_at(tmp_path, parts):
     parts.mark.save(tmp_path / "mine.safetensors")
-    again = look.trained_mark(tmp_path / "mine.safetensors")
-    assert torch.equal(again.responses.v, parts.mark.responses.v)
+    again = load(tmp_path / "mine.safetensors")
+    assert torch.equal(again.mark.responses.v, parts.mark.responses.v)
+    assert look.is_learned(again) and look.is_learned(load("demo_l2"))
     LearnedMark(parts.grid).save(tmp_path / "start.safetensors")
-    with pytest.raises(ValueError, match="a mark that is 1 everywhere"):
-        look.trained_mark(tmp_path / "start.safetensors")
-    with pytest.raises(FileNotFoundError, match="There is no checkpoint"):
-        look.trained_mark(tmp_path / "other.safetensors")
+    assert not look.is_learned(load(tmp_path / "start.safetensors")) and not look.is_learned(load("p=2 ds=0"))
     with pytest.raises(FileNotFoundError, match="There is no run 'nothing'"):
-        look.trained_mark("nothing")
+        load("nothing")
+
+
+def test_a_mark_against_density(lognormal):
+    delta, _ = lognormal(16)
+    density, mean, low, high = look.against_density((1 + delta) ** 2, delta, bins=20)
+    assert density[0] < 0.5 < 2 < density[-1] and (np.diff(density) > 0).all()
+    assert np.allclose(mean[5:15], density[5:15] ** 2, rtol=0.05) and ((low <= mean) & (mean <= high))[:-1].all()

@@ -16,6 +16,7 @@ from nbkit.train import RECIPES, Training, load, train
 from nbkit.train.contrast import Heads
 from nbkit.train.negatives import Negatives, normalised
 from nbkit.universe.cosmology import FIDUCIAL, PRIOR_BSQ
+from nbkit.universe.suite import PRESETS
 
 
 def thetas(count, seed=0):
@@ -61,12 +62,15 @@ def test_spectra_of_other_boxes_or_too_few_are_refused(trained):
     few = Measurement(power.k, power.modes, power.theta[:9], power.seeds[:9], power.P_dd[:9], power.marked)
     with pytest.raises(ValueError, match="There are 9 simulations; latent geometry needs at least 32"):
         latent.embed(run, few, "mark")
-    with pytest.raises(ValueError, match=r"03_train\.ipynb out\.ipynb -p preset mini"):
-        latent.check_preset(run, "mini")
-    headless = copy(run)
-    headless.heads = None
-    with pytest.raises(ValueError, match=r"not trained by contrast and has no embeddings.*03_train\.ipynb"):
-        latent.check_preset(headless, "demo")
+
+
+def test_runs_with_embeddings_are_of_the_presets_boxes_and_by_contrast(trained):
+    run = copy(trained[0])
+    assert not latent.has_embeddings(run, "demo")
+    run.grid = PRESETS["demo"].grid
+    assert latent.has_embeddings(run, "demo") and not latent.has_embeddings(run, "mini")
+    run.heads = None
+    assert not latent.has_embeddings(run, "demo")
 
 
 def test_unit_run_has_the_settings_of_the_run_and_no_mark(trained, monkeypatch, tmp_path):
