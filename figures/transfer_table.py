@@ -12,7 +12,7 @@ from scipy.interpolate import CubicSpline
 from tqdm import tqdm
 
 from nbkit import disk
-from nbkit.universe.cosmology import CAMB_VERSION, TABLE, X, camb_transfer, sound_scale, table_nodes, template
+from nbkit.universe.cosmology import TABLE, X, camb_transfer, sound_scale, table_nodes, template
 
 
 def ratio(omega_b, omega_m):
@@ -26,7 +26,7 @@ def table(nodes, path=TABLE):
     """Run CAMB at every (omega_b, omega_m) and write their ratios to a file, in the package unless told otherwise."""
     rows = []
     for node in tqdm(nodes):
-        key = {"node": node, "version": CAMB_VERSION}
+        key = {"node": node, "version": 1}
         rows.append(disk.kept("transfer_nodes", key, lambda node=node: {"ratio": torch.from_numpy(ratio(*node))}))
     file = io.BytesIO()
     np.savez_compressed(file, ratios=np.array([row["ratio"].numpy() for row in rows], dtype=np.float32))

@@ -7,9 +7,11 @@ Some verbs share the name of their room: `nbkit.measure` is the function, `from 
 the room.
 """
 
+# ruff: noqa: F401 (the names that a notebook types)
+
 from nbkit.forecast import forecast
 from nbkit.mark.classical import ClassicalMark, classical_marks
-from nbkit.mark.learned import LearnedMark, load_mark
+from nbkit.mark.learned import LearnedMark
 from nbkit.measure import measure
 from nbkit.mesh.grid import Grid
 from nbkit.mesh.spectra import Spectra, marked_field, spectra
@@ -19,23 +21,3 @@ from nbkit.train import Training, load, train
 from nbkit.universe import field, save, suite
 
 __version__ = "0.1.0"
-__all__ = [
-    "ClassicalMark",
-    "Grid",
-    "LearnedMark",
-    "Spectra",
-    "Training",
-    "classical_marks",
-    "field",
-    "forecast",
-    "load",
-    "load_mark",
-    "marked_field",
-    "measure",
-    "notebook",
-    "recover",
-    "save",
-    "spectra",
-    "suite",
-    "train",
-]

@@ -9,9 +9,10 @@ import re
 import shutil
 import socket
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 from safetensors import safe_open
 from safetensors.torch import save
 
@@ -41,15 +42,11 @@ def figures():
 
 
 @contextmanager
-def replacing(path, first=False):
+def replacing(path):
     """A passing name for a new file, which takes the place of `path` at the end of the block, once the disk has it.
 
     A crash at any moment leaves the old file or the new one, whole; a block that fails leaves the old one.
-
-    Parameters
-    ----------
-    path : of the file; its folder is made.
-    first : whether a file that others have made by then stays: they may have it open.
+    The folder is made.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,11 +57,7 @@ def replacing(path, first=False):
             yield part
             with part.open("rb") as file:
                 os.fsync(file.fileno())
-            if first:
-                with suppress(FileExistsError):
-                    os.link(part, path)
-            else:
-                part.replace(path)
+            part.replace(path)
     finally:
         part.unlink(missing_ok=True)
     # The rename itself is only safe from a power cut once the folder is on disk.
@@ -77,23 +70,13 @@ def _clear_parts(path):
     """Remove what processes of this machine that are no more had begun to write in place of a file."""
     name = re.compile(rf"\.{re.escape(path.name)}\.(\d+)\.\d+\.{re.escape(socket.gethostname())}\.part")
     for part in path.parent.iterdir():
-        if (match := name.fullmatch(part.name)) and not _alive(int(match[1])):
+        if (match := name.fullmatch(part.name)) and not psutil.pid_exists(int(match[1])):
             part.unlink(missing_ok=True)
 
 
-def _alive(process):
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's
-        return True
-    return True
-
-
-def write_atomically(path, data, first=False):
+def write_atomically(path, data):
     """Write bytes to a file as `replacing` does."""
-    with replacing(path, first) as part:
+    with replacing(path) as part:
         part.write_bytes(data)
 
 

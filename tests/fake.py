@@ -1,11 +1,13 @@
 """Stand-ins: a set of lognormal fields whose amplitude, tilt and skewness follow theta; a mark with busy weights."""
 
+from unittest.mock import patch
+
 import numpy as np
 import torch
 
 from nbkit import Grid, LearnedMark
 from nbkit.mesh.threads import one_thread
-from nbkit.universe.cosmology import PRIOR_BSQ
+from nbkit.universe.cosmology import PRIOR_BSQ, linear_power
 
 
 class FakeSet:
@@ -39,3 +41,9 @@ def busy_mark(grid, l_max=2):
     for parameter in mark.parameters():
         parameter += 0.3 * torch.randn(parameter.shape)
     return mark
+
+
+def camb_power(theta):
+    """As linear_power, straight from CAMB."""
+    with patch("nbkit.universe.cosmology.transfer", lambda *_: None):
+        return linear_power(theta)

@@ -54,15 +54,6 @@ def test_a_block_that_fails_leaves_the_old_file(path):
     assert path.read_bytes() == b"old" and names(path) == ["a.json"]
 
 
-def test_the_first_of_several_stays(path):
-    with path.open("r+b") as held:
-        disk.write_atomically(path, b"new", first=True)
-        assert path.read_bytes() == b"old" and os.path.samestat(os.fstat(held.fileno()), path.stat())
-    assert names(path) == ["a.json"]
-    disk.write_atomically(path.with_name("b"), b"new", first=True)
-    assert path.with_name("b").read_bytes() == b"new"
-
-
 def test_a_full_disk_is_told_in_one_sentence(path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,8 +1,8 @@
 """Fields -> spectra of whole sets of simulations for many marks: in one pass over the fields, and kept on disk."""
 
 import hashlib
-import io
 import json
+import zlib
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import softplus
 
 from nbkit import disk
-from nbkit.mark import identity, mark_settings, weights_hash
+from nbkit.mark import identity, weights_hash
 from nbkit.mark.classical import ClassicalMark, smoothing_kernel
 from nbkit.mark.learned import LearnedMark
 from nbkit.mesh.grid import to_fourier, to_real
@@ -21,6 +21,8 @@ from nbkit.universe.suite import Preset, set_names, suite
 
 # Of all that makes spectra of a field and a mark: raise it when their numbers change, and none from before is found.
 VERSION = 1
+# How tables are written.
+SEALED = "sealed"
 # Seconds a voxel and mark on one core, roughly: decides how many simulations make a task of about a second.
 COST = 2.5e-8
 WORTH_A_CLUSTER = 4.0  # seconds of one core: below that, starting processes takes longer than doing it here
@@ -125,34 +127,35 @@ def measure(simulations, marks, sets=None, data_root=None, client=None, progress
 
 
 class _Tables:
-    """What is on disk of one set: a float32 array a mark, written in place; rows not measured yet are NaN."""
+    """What is on disk of one set: a float32 array a mark, a row a simulation, written in place and sealed."""
 
     def __init__(self, simulations, marks):
         self.simulations = simulations
         self.identities = {label: identity(mark) for label, mark in marks.items()}
         folder = disk.runs() / "spectra" / f"{simulations.name}_{fingerprint(simulations)}_{VERSION}"
         rows, bins = len(simulations), len(simulations.grid.bins().k)
-        self.density = _table(folder, "density", {"kind": "density"}, (rows, 1, bins))
-        self.marked = {
-            label: _table(folder, self.identities[label], mark_settings(mark), (rows, 2, bins))
-            for label, mark in marks.items()
-        }
-        done = {label: _done(table) for label, table in self.marked.items()}
-        self.missing_marks = {label: mark for label, mark in marks.items() if not done[label].all()}
-        missing = ~np.logical_and.reduce([_done(self.density), *done.values()])
-        self.missing_rows = np.flatnonzero(missing).tolist()
+        self.density, done = _table(folder / f"density.{SEALED}.npy", rows, bins)
+        self.marked, self.missing_marks = {}, {}
+        for label, mark in marks.items():
+            self.marked[label], whole = _table(folder / f"{self.identities[label]}.{SEALED}.npy", rows, 2 * bins)
+            done &= whole
+            if not whole.all():
+                self.missing_marks[label] = mark
+        self.missing_rows = np.flatnonzero(~done).tolist()
 
     def write(self, row, power):
         """Keep what `Pass` gave for one simulation."""
-        self.density[row] = power[0, :1]
-        for label, spectra in zip(self.missing_marks, power[1:], strict=True):
-            self.marked[label][row] = spectra[1:]
+        tables = [self.density, *(self.marked[label] for label in self.missing_marks)]
+        for table, spectra in zip(tables, [power[0, 0], *power[1:, 1:]], strict=True):
+            table[row] = [*spectra.ravel(), _checksum(np.ascontiguousarray(spectra))]
 
     def measurement(self):
         """All of it, in float64."""
         sims, bins = self.simulations, self.simulations.grid.bins()
-        marked = {label: np.array(table, np.float64) for label, table in self.marked.items()}
-        P_dd = np.array(self.density[:, 0], np.float64)
+        P_dd = np.array(self.density[:, :-1], np.float64)
+        marked = {
+            label: np.array(table[:, :-1], np.float64).reshape(len(sims), 2, -1) for label, table in self.marked.items()
+        }
         key, k = json.dumps({"simulations": fingerprint(sims), "spectra": VERSION}), bins.k.double().numpy()
         return Measurement(k, bins.modes.numpy(), sims.theta, sims.seeds, P_dd, marked, key, self.identities)
 
@@ -192,25 +195,23 @@ class Pass:
         return torch.stack(power).numpy()
 
 
-def _table(folder, name, about, shape):
-    path = folder / f"{name}.npy"
+def _table(path, rows, numbers):
+    """The array (rows, numbers + 1) of a file, made if there is none, and which rows are whole: the others are NaN."""
     if not path.exists():
-        disk.write_json(path.with_suffix(".json"), about)
-        empty = io.BytesIO()
-        np.save(empty, np.full(shape, np.nan, np.float32))
-        # Another process that measures the same mark keeps the file it has open.
-        disk.write_atomically(path, empty.getvalue(), first=True)
+        with disk.replacing(path) as part, part.open("wb") as file:
+            np.save(file, np.full((rows, numbers + 1), np.nan, np.float32))
     try:
         table = np.load(path, mmap_mode="r+", allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         raise ValueError(f"{path} is damaged ({error}); delete it and run again.") from error
-    if table.shape != shape or table.dtype != np.float32:
-        raise ValueError(f"{path} holds {table.dtype} of shape {table.shape}, not float32 of {shape}; delete it.")
-    return table
+    if table.shape != (rows, numbers + 1) or table.dtype != np.float32:
+        raise ValueError(f"{path} holds {table.dtype} of shape {table.shape}, not float32 of {rows} rows; delete it.")
+    return table, table[:, -1] == [_checksum(row) for row in np.asarray(table)[:, :-1]]
 
 
-def _done(table):
-    return ~np.isnan(table).any(axis=(1, 2))
+def _checksum(row):
+    """24 bits, which a float32 can hold, of the numbers before it: a row half written or damaged is measured anew."""
+    return zlib.crc32(row) >> 8
 
 
 def _hash(*arrays):

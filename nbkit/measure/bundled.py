@@ -14,7 +14,6 @@ import numpy as np
 from nbkit import disk
 from nbkit.mark import identity
 from nbkit.measure import VERSION, Measurement
-from nbkit.universe.store import differing_settings
 from nbkit.universe.suite import SETS, Preset
 
 FORMAT = "nbkit archive 3"
@@ -70,14 +69,9 @@ class Bundle:
         """What tells a set of the preset from the one that was measured, in words; "" if nothing does."""
         if self._source["spectra"] != VERSION:
             return f"version {self._source['spectra']} of the code measured them, this is version {VERSION}"
-        contents, (held, count) = self.preset.contents(name), self._source["sets"][name]
-        if held == contents.fingerprint:
-            return ""
-        if settings := differing_settings(self._source["settings"], contents.settings):
-            return settings
-        if count != len(contents.seeds):
-            return f"{name} has {count} simulations there and {len(contents.seeds)} here"
-        return f"{name} has other thetas or seeds"
+        held, count = self._source["sets"][name]
+        words = self.preset.contents(name).difference(self._source["settings"], count, held)
+        return words and f"{name}: {words}"
 
     def holds(self, sets, marks):
         """Whether all of {label: mark} are in it for all of these sets."""

@@ -83,7 +83,7 @@ def _results(function, arguments, home):
 
 @contextmanager
 def _local_client(tasks):
-    """A client of as many processes as this machine has cores to give.
+    """A client of as many processes as this machine has cores to give, as long as the block runs.
 
     Dask's own program starts them, not this process: its children would import the caller's script, which would run it
     again unless it is guarded.
@@ -93,29 +93,22 @@ def _local_client(tasks):
 
     # The scheduler always listens somewhere for its dashboard; a port of its own choice cannot be taken already.
     quiet = {"dashboard_address": "127.0.0.1:0", "scheduler_kwargs": {"dashboard": False}}
-    with (
-        LocalCluster(n_workers=0, silence_logs=logging.CRITICAL, **quiet) as cluster,
-        _processes(min(CPU_COUNT, tasks), cluster.scheduler_address) as processes,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        while not client.nthreads():
-            if processes.poll() is not None:
-                raise RuntimeError("Worker processes could not be started; what they said stands above.")
-            time.sleep(0.02)
-        yield client
-
-
-@contextmanager
-def _processes(count, address):
-    """Processes that work for a scheduler, as long as the block runs and the scheduler is there."""
-    words = [address, "--nworkers", count, "--nthreads", 1, "--no-dashboard", "--death-timeout", 60]
-    # They find modules where this process does.
+    # The processes find modules where this one does.
     paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
     settings = {"PYTHONPATH": paths, "DASK_LOGGING__DISTRIBUTED": "critical"}
-    command = [sys.executable, "-m", "distributed.cli.dask_worker", *map(str, words)]
-    # In a session of their own: Ctrl-C and a notebook's stop button are for the caller alone.
-    with subprocess.Popen(command, env=os.environ | settings, start_new_session=True) as processes:
-        try:
-            yield processes
-        finally:
-            processes.terminate()
+    with (
+        LocalCluster(n_workers=0, silence_logs=logging.CRITICAL, **quiet) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        words = ["--nworkers", min(CPU_COUNT, tasks), "--nthreads", 1, "--no-dashboard", "--death-timeout", 60]
+        command = [sys.executable, "-m", "distributed.cli.dask_worker", cluster.scheduler_address, *map(str, words)]
+        # In a session of their own: Ctrl-C and a notebook's stop button are for the caller alone.
+        with subprocess.Popen(command, env=os.environ | settings, start_new_session=True) as processes:
+            try:
+                while not client.nthreads():
+                    if processes.poll() is not None:
+                        raise RuntimeError("Worker processes could not be started; what they said stands above.")
+                    time.sleep(0.02)
+                yield client
+            finally:
+                processes.terminate()

@@ -1,4 +1,4 @@
-"""Particles and meshes: painting densities, reading forces; compiled on the CPU, plain torch on any other device.
+"""Particles and meshes: painting densities, reading forces; compiled loops, for the CPU.
 
 Mesh point i along a side lies at x = i L / n, as in Pylians. The compiled loops add particles in their own order
 whatever the number of threads, so a density never depends on it.
@@ -29,18 +29,12 @@ def paint(positions, grid):
         raise ValueError('grid.mas is "none"; to paint particles choose NGP, CIC, TSC or PCS.')
     if positions.ndim != 2 or positions.shape[1] != 3 or len(positions) == 0:
         raise ValueError(f"positions have shape {tuple(positions.shape)}; give (p, 3) with at least one particle.")
-    count = counts(positions.float(), grid.n, grid.n / grid.box_size, order)
-    return count.mul_(grid.n**3 / len(positions)).sub_(1)
+    count = counts(positions.float().cpu(), grid.n, grid.n / grid.box_size, order)
+    return count.mul_(grid.n**3 / len(positions)).sub_(1).to(positions.device)
 
 
 def counts(positions, n, per_length, order):
     """Particles a cell (n, n, n), each spread by the cloud of that order; `per_length` cells in one unit of length."""
-    if positions.device.type != "cpu":
-        if not positions.is_meta and not torch.isfinite(positions).all():
-            raise ValueError(
-                f"{int((~torch.isfinite(positions)).any(1).sum())} of {len(positions)} positions are not finite."
-            )
-        return _counts(positions, n, per_length, order)
     mesh = torch.zeros(n, n, n)
     loop = _painter(order)
     x, out, bad = positions.contiguous().numpy(), mesh.view(-1).numpy(), np.zeros(16, dtype=np.int64)
@@ -61,61 +55,11 @@ def kick(positions, velocities, force, alpha, beta, drift, box_size):
     force : three fields (m, m, m) float32, its components.
     """
     m = force[0].shape[-1]
-    if positions.device.type == "cpu":
-        # In memory as the FFT leaves them: y, x, z.
-        flat = [f.transpose(0, 1).contiguous().view(-1) for f in force]
-        arrays = [a.numpy() for a in (positions, velocities, *flat)]
-        numbers = [np.float32(number) for number in (m / box_size, alpha, beta, drift, box_size)]
-        over_slices(lambda _, i, j: _kick_loop(*arrays, m, *numbers, i, j), len(positions))
-    else:
-        _kick(positions, velocities, force, alpha, beta, drift, box_size)
-
-
-def _kick(positions, velocities, force, alpha, beta, drift, box_size):
-    m = force[0].shape[-1]
-    velocities.mul_(alpha).add_(_read(force, positions * (m / box_size)), alpha=beta)
-    positions.add_(velocities, alpha=drift).remainder_(box_size)
-
-
-def _cloud(x, order):
-    """First mesh point and the `order` weights of a cloud at x in cells: (p,), (p, order), tensors on any device."""
-    first = torch.floor(x if order % 2 == 0 else x + 0.5)
-    d = x - first
-    if order == 1:
-        weights = [torch.ones_like(d)]
-    elif order == 2:
-        weights = [1 - d, d]
-    elif order == 3:
-        weights = [0.5 * (0.5 - d) ** 2, 0.75 - d**2, 0.5 * (0.5 + d) ** 2]
-    else:
-        e = 1 - d
-        weights = [e**3 / 6, (4 - 6 * d**2 + 3 * d**3) / 6, (4 - 6 * e**2 + 3 * e**3) / 6, d**3 / 6]
-    return first.long() - (order - 1) // 2, torch.stack(weights, -1)
-
-
-def _clouds(x, n, order):
-    """Flat mesh index and weight of every (particle, point of its cloud), one point of the cloud at a time."""
-    (i, w_i), (j, w_j), (k, w_k) = (_cloud(x[:, axis], order) for axis in range(3))
-    for a in range(order):
-        for b in range(order):
-            for c in range(order):
-                index = (((i + a) % n) * n + (j + b) % n) * n + (k + c) % n
-                yield index, w_i[:, a] * w_j[:, b] * w_k[:, c]
-
-
-def _counts(positions, n, per_length, order):
-    mesh = torch.zeros(n**3, device=positions.device, dtype=positions.dtype)
-    for index, weight in _clouds(positions * per_length, n, order):
-        mesh.index_add_(0, index, weight)
-    return mesh.reshape(n, n, n)
-
-
-def _read(force, x):
-    out = torch.zeros_like(x)
-    for index, weight in _clouds(x, force[0].shape[-1], 2):
-        for axis in range(3):
-            out[:, axis] += weight * force[axis].reshape(-1)[index]
-    return out
+    # In memory as the FFT leaves them: y, x, z.
+    flat = [f.transpose(0, 1).contiguous().view(-1) for f in force]
+    arrays = [a.numpy() for a in (positions, velocities, *flat)]
+    numbers = [np.float32(number) for number in (m / box_size, alpha, beta, drift, box_size)]
+    over_slices(lambda _, i, j: _kick_loop(*arrays, m, *numbers, i, j), len(positions))
 
 
 @kernel

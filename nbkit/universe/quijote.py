@@ -33,7 +33,6 @@ CUBE = "3D_cubes/{set}/{i}/df_m_{n}_{mas}_z=0.npy"
 COUNTS = "3D_cubes/{set}/{i}/df_m_CIC_z=0.00.hdf5"
 SNAPSHOT = "Snapshots/{set}/{i}/snapdir_004/snap_004"
 SINGLE_SNAPSHOT = "Snapshots/{set}/{i}/snap_010"
-KINDS = (CUBE, COUNTS, SNAPSHOT, SINGLE_SNAPSHOT)
 # What may follow the name of a snapshot, as Pylians tries them.
 SNAPSHOT_ENDINGS = ("", ".0", ".hdf5", ".0.hdf5")
 PRIORS = {"BSQ": PRIOR_BSQ, "latin_hypercube": PRIOR_LATIN_HYPERCUBE}
@@ -72,25 +71,20 @@ class Files:
 
     def calls(self, name, contents, rows):
         """{row: arguments of `field`} for those of the rows that have a file; the others are listed in a warning."""
-        kind, number = contents.settings["files"], dict(zip(rows, contents.seeds[rows].tolist(), strict=True))
-        found = {
-            row: (kind, str(self._path(kind, name, i))) for row, i in number.items() if self._present(kind, name, i)
-        }
-        if missing := [i for row, i in number.items() if row not in found]:
+        kind, seeds = contents.settings["files"], contents.seeds[rows].tolist()
+        paths = {row: str(self._path(kind, name, i)) for row, i in zip(rows, seeds, strict=True)}
+        if missing := [i for row, i in zip(rows, seeds, strict=True) if not _present(paths[row])]:
             warnings.warn(
                 f"{name}: {len(missing)} of {len(contents.seeds)} realisations have no {self._path(kind, name, '<i>')} "
                 f"and are left out: {_ranges(missing)}.",
                 stacklevel=5,
             )
-        return found
+        return {row: (kind, path) for row, path in paths.items() if _present(path)}
 
     def field(self, kind, path):
         """Density contrast (n, n, n), a float32 array; or a string that names the file and says why there is none."""
-        grid = self.preset.grid
         try:
-            if kind == CUBE:
-                return cube(path, grid)
-            return counts(path, grid) if kind == COUNTS else snapshot(path, grid)
+            return KINDS[kind](path, self.preset.grid)
         except Unusable as reason:
             return f"{path} {reason}"
 
@@ -106,17 +100,17 @@ class Files:
         grid = self.preset.grid
         return self.data_root / kind.format(set=name, i=i, n=grid.n, mas=grid.mas)
 
-    def _present(self, kind, name, i):
-        path = self._path(kind, name, i)
-        endings = ("",) if kind in (CUBE, COUNTS) else SNAPSHOT_ENDINGS
-        return any(Path(f"{path}{ending}").is_file() for ending in endings)
-
     def _kind(self, name):
+        first = self.preset.first(name)
         for kind in KINDS:
-            if any(self._present(kind, name, self.preset.first(name) + i) for i in range(self.preset.count(name))):
+            if any(_present(self._path(kind, name, first + i)) for i in range(self.preset.count(name))):
                 return kind
         looked = ", ".join(str(self._path(kind, name, "<i>").relative_to(self.data_root)) for kind in KINDS)
         raise ValueError(f"{self.data_root} has no realisation of {name} at this grid; looked for {looked}.")
+
+
+def _present(path):
+    return any(Path(f"{path}{ending}").is_file() for ending in SNAPSHOT_ENDINGS)
 
 
 def thetas(path, prior, count):
@@ -209,6 +203,9 @@ def snapshot(path, grid):
         raise Unusable(f"has positions from {low:g} to {high:g}; 0 to {header.boxsize:g} kpc/h are possible")
     positions /= 1e3
     return paint(torch.from_numpy(positions), grid).numpy()
+
+
+KINDS = {CUBE: cube, COUNTS: counts, SNAPSHOT: snapshot, SINGLE_SNAPSHOT: snapshot}
 
 
 def _check_numbers(array, shape):

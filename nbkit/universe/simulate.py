@@ -1,8 +1,7 @@
 """A universe in a box: 2LPT start, BullFrog drift-kick-drift steps of a particle mesh, density on the final grid.
 
 x = q - D grad phi1 + E grad phi2 up to a = 0.1, then steps uniform in the growth factor D, with v = dx/dD.
-A box depends on its settings, theta and seed alone: not on threads, workers, or what ran before. (On a GPU the order of
-additions, and with it the last bits, is free.)
+A box depends on its settings, theta and seed alone: not on threads, workers, or what ran before.
 """
 
 from dataclasses import dataclass
@@ -56,26 +55,18 @@ class Simulator:
                 raise ValueError(f"{name} is {value!r}; give a whole number from {low} to {high}.")
             object.__setattr__(self, name, int(value))
 
-    def __call__(self, theta, seed, device="cpu"):
+    def __call__(self, theta, seed):
         """Density contrast today, (n, n, n) float32."""
-        return paint(self.positions(theta, seed, device), self.grid)
-
-    def positions(self, theta, seed, device="cpu"):
-        """Positions today, (particles^3, 3) float32 [Mpc/h], inside the box."""
-        return self._evolved(theta, seed, device)[0]
-
-    def phase_space(self, theta, seed, device="cpu"):
-        """Positions [Mpc/h] and peculiar velocities [km/s] today, both (particles^3, 3) float32."""
-        x, v = self._evolved(theta, seed, device)
-        return x, v.mul_(100 * float(growth(theta[0]).rate(1.0)))  # dx/dt = H_0 f dx/dD today
+        return paint(self.phase_space(theta, seed)[0], self.grid)
 
     @torch.no_grad()
-    def _evolved(self, theta, seed, device):
+    def phase_space(self, theta, seed):
+        """Positions [Mpc/h], inside the box, and peculiar velocities [km/s] today, both (particles^3, 3) float32."""
         theta = check_theta(theta)
         G = growth(theta[0])
         D = np.linspace(G.D(A_START), 1.0, self.steps + 1) if self.steps else np.ones(1)
         lattice = Grid(self.particles, self.grid.box_size)
-        x, v = lagrangian(linear_modes(theta, seed, lattice, device), lattice, D[0], G.E(D[0]), G.dE_dD(D[0]))
+        x, v = lagrangian(linear_modes(theta, seed, lattice), lattice, D[0], G.E(D[0]), G.dE_dD(D[0]))
         mesh = Grid(self.particles * self.force_factor, self.grid.box_size)
         half = (1 - D[0]) / (2 * max(self.steps, 1))
         x.add_(v, alpha=half)
@@ -85,7 +76,8 @@ class Simulator:
             drift = half if D1 == 1.0 else 2 * half
             kick(x, v, force(x, mesh, self.particles), alpha, beta, drift, mesh.box_size)
         # A coordinate just below 0 rounds to the far edge, which is the near one.
-        return x.remainder_(mesh.box_size).masked_fill_(x == mesh.box_size, 0), v
+        x.remainder_(mesh.box_size).masked_fill_(x == mesh.box_size, 0)
+        return x, v.mul_(100 * float(G.rate(1.0)))  # dx/dt = H_0 f dx/dD today
 
 
 def mean_power(simulator, theta, seeds):
@@ -202,11 +194,11 @@ def _drawing_order(n):
     return own, mirrored, own[plane]
 
 
-def linear_modes(theta, seed, grid, device="cpu"):
+def linear_modes(theta, seed, grid):
     """Modes of the linear density contrast today, (n, n, n//2+1), on a lattice of grid.n^3 points."""
     P = linear_power(theta)(grid.shells(dtype=torch.float64).k.numpy())
-    amplitude = torch.from_numpy(np.sqrt(P / grid.box_size**3) * grid.n**3).to(device, torch.float32)
-    return white_noise(grid.n, seed).to(device).mul_(amplitude[grid.shells(device).index])
+    amplitude = torch.from_numpy(np.sqrt(P / grid.box_size**3) * grid.n**3).float()
+    return white_noise(grid.n, seed).mul_(amplitude[grid.shells().index])
 
 
 def lagrangian(delta_k, grid, D, E, dE_dD):
@@ -214,9 +206,8 @@ def lagrangian(delta_k, grid, D, E, dE_dD):
 
     x = q - D grad phi1 + E grad phi2, lap phi1 = delta, lap phi2 = sum_{i>j} (phi1,ii phi1,jj - phi1,ij^2).
     """
-    device = delta_k.device
-    phi1 = delta_k * inverse_laplacian(grid, device)
-    k = odd_wavevector(grid, device)
+    phi1 = delta_k * inverse_laplacian(grid)
+    k = odd_wavevector(grid)
 
     def second(i, j):
         return backward(phi1 * (-k[i] * k[j]), grid)
@@ -225,8 +216,8 @@ def lagrangian(delta_k, grid, D, E, dE_dD):
     source = xx * (yy + zz) + yy * zz
     for i, j in ((0, 1), (0, 2), (1, 2)):
         source -= second(i, j).square_()
-    phi2 = forward(source).mul_(inverse_laplacian(grid, device))
-    q = torch.arange(grid.n, device=device, dtype=torch.float32) * grid.cell_size
+    phi2 = forward(source).mul_(inverse_laplacian(grid))
+    q = torch.arange(grid.n, dtype=torch.float32) * grid.cell_size
     x = torch.stack(torch.meshgrid(q, q, q, indexing="ij"), -1).reshape(-1, 3)
     v = torch.empty_like(x)
     for axis in range(3):
@@ -238,37 +229,37 @@ def lagrangian(delta_k, grid, D, E, dE_dD):
 def force(positions, mesh, particles):
     """A = -grad(inverse laplacian of delta) on a mesh, three fields (m, m, m), from particles painted by CIC."""
     delta_k = forward(counts(positions, mesh.n, mesh.n / mesh.box_size, 2))
-    delta_k.mul_(green_function(mesh, particles, positions.device))
+    delta_k.mul_(green_function(mesh, particles))
     return [backward(gradient(delta_k, mesh, axis), mesh) for axis in range(3)]
 
 
 @lru_cache(maxsize=4)
-def green_function(mesh, particles, device):
+def green_function(mesh, particles):
     """1/k^2, softened, without the CIC of painting and reading, over the mean count of a cell: (m, m, m//2+1)."""
     k = mesh.shells(dtype=torch.float64).k
     x2 = (k / Grid(particles, mesh.box_size).k_nyq) ** 2
     soft = torch.exp(-SOFTENING[0] * x2 - SOFTENING[1] * x2**2)[mesh.shells().index]
     window = Grid(mesh.n, mesh.box_size, "CIC").window(dtype=torch.float64)
-    green = (-inverse_laplacian(mesh, "cpu") * soft / window**2 * (mesh.n / particles) ** 3).float().to(device)
+    green = (-inverse_laplacian(mesh) * soft / window**2 * (mesh.n / particles) ** 3).float()
     return green.permute(1, 2, 0).contiguous().permute(2, 0, 1)  # in memory as `forward` leaves its modes
 
 
 @lru_cache(maxsize=8)
-def inverse_laplacian(grid, device):
+def inverse_laplacian(grid):
     """-1/k^2, 0 for the mean: (n, n, n//2+1)."""
     shells = grid.shells(dtype=torch.float64)
-    return (-1 / torch.where(shells.k > 0, shells.k, torch.inf) ** 2).float()[shells.index].to(device)
+    return (-1 / torch.where(shells.k > 0, shells.k, torch.inf) ** 2).float()[shells.index]
 
 
 @lru_cache(maxsize=8)
-def odd_wavevector(grid, device):
+def odd_wavevector(grid):
     """The wavevector with 0 at Nyquist, where an odd function of k has no real counterpart."""
-    return [torch.where(k.abs() > grid.k_nyq * (1 - 1e-6), 0, k) for k in grid.wavevector(device)]
+    return [torch.where(k.abs() > grid.k_nyq * (1 - 1e-6), 0, k) for k in grid.wavevector()]
 
 
 def gradient(modes, grid, axis):
     """i k modes along one axis."""
-    return modes * (1j * odd_wavevector(grid, modes.device)[axis])
+    return modes * (1j * odd_wavevector(grid)[axis])
 
 
 def forward(field):

@@ -15,11 +15,13 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import warnings
 import zlib
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import h5py
 import numpy as np
@@ -62,24 +64,16 @@ class Contents:
     def fingerprint(self):
         """16 letters that change with the settings, thetas or seeds: known before there is any file."""
         theta = np.rint(self.theta * 10**DECIMALS).astype("<i8")
-        return _hash(_json(self.settings), theta, np.asarray(self.seeds, "<i8"))
+        return _hash(self.settings, theta, np.asarray(self.seeds, "<i8"))
 
-    def difference(self, other):
-        """What of these contents, "there", is not so in others, "here", in words; "" if nothing is."""
-        if settings := differing_settings(self.settings, other.settings):
-            return settings
-        if len(self.seeds) != len(other.seeds):
-            return f"it is for {len(self.seeds)} simulations, {len(other.seeds)} are wanted"
-        if not np.allclose(self.theta, other.theta, rtol=1e-12, atol=0):
-            return "its thetas are others"
-        return "" if np.array_equal(self.seeds, other.seeds) else "its seeds are others"
-
-
-def differing_settings(there, here):
-    """Which settings of two sets differ, in words; "" if none does."""
-    there, here = (json.loads(json.dumps(settings)) for settings in (there, here))
-    differing = sorted(key for key in there | here if there.get(key) != here.get(key))
-    return "; ".join(f"{key} is {there.get(key)!r} there and {here.get(key)!r} here" for key in differing)
+    def difference(self, settings, count, fingerprint):
+        """What tells simulations elsewhere, "there", from these, "here", in words; "" if nothing does."""
+        here = json.loads(json.dumps(self.settings))
+        if differing := sorted(key for key in settings | here if settings.get(key) != here.get(key)):
+            return "; ".join(f"{key} is {settings.get(key)!r} there and {here.get(key)!r} here" for key in differing)
+        if count != len(self.seeds):
+            return f"{count} simulations there and {len(self.seeds)} here"
+        return "" if fingerprint == self.fingerprint else "other thetas or seeds"
 
 
 class SimulationSet:
@@ -97,12 +91,10 @@ class SimulationSet:
 
     def __init__(self, path):
         self.path = Path(path)
-        contents, self._at, self.versions = open_set(self.path)
-        done, checksums = _flags(self.path, self._at, len(contents.seeds))
+        contents, self._at, self.versions, done, self._checksums = open_set(self.path)
         self._rows = np.flatnonzero(done)
         self.name, self.grid, self.settings = self.path.stem, contents.grid, contents.settings
         self.theta, self.seeds = contents.theta[self._rows], contents.seeds[self._rows]
-        self._checksums = checksums[self._rows]
 
     def __len__(self):
         return len(self._rows)
@@ -113,69 +105,51 @@ class SimulationSet:
     def __getitem__(self, index):
         rows = self._rows[index]
         fields = torch.empty(*np.shape(rows), *self.grid.shape)
-        for row, field in zip(np.ravel(rows).tolist(), fields.view(-1, self.grid.n**3).numpy(), strict=True):
-            place = self._at["delta"] + row * field.nbytes
-            if os.preadv(self._file.fileno(), [field], place) != field.nbytes:
-                raise ValueError(f"{self.path} is truncated; delete it and run again to make it anew.")
+        with self.path.open("rb", buffering=0) as file:
+            for row, field in zip(np.ravel(rows).tolist(), fields.view(-1, self.grid.n**3).numpy(), strict=True):
+                os.preadv(file.fileno(), [field], self._at["delta"] + row * field.nbytes)
+                if zlib.crc32(field) != self._checksums[row]:
+                    raise ValueError(
+                        f"Simulation {row} of {self.path} is damaged or cut short; delete the file and run again."
+                    )
         return fields
 
     @cached_property
     def fingerprint(self):
         """16 letters that change with the settings, thetas, seeds or fields: a key for what is derived from them."""
-        return _hash(_json(self.settings), self.theta, self.seeds, self._checksums)
-
-    def check(self):
-        """Read everything; raise if a simulation is not the one that was written."""
-        for i in range(len(self)):
-            self.check_field(i)
-
-    def check_field(self, i):
-        """Simulation i; raise if it is not the one that was written."""
-        field = self[i]
-        if zlib.crc32(field.numpy()) != self._checksums[i]:
-            raise ValueError(f"Simulation {i} of {self.path} is damaged; delete the file and run again.")
-        return field
-
-    @cached_property
-    def _file(self):
-        return self.path.open("rb", buffering=0)
-
-    def __getstate__(self):
-        return {key: value for key, value in self.__dict__.items() if key != "_file"}
+        return _hash(self.settings, self.theta, self.seeds, self._checksums[self._rows])
 
 
-class Writer(AbstractContextManager):
-    """The only one who may write a file, for as long as it lives; makes the file if there is none.
-
-    Parameters
-    ----------
-    path : the HDF5 file.
-    contents : what it must hold; a file that holds anything else is refused and left alone.
+class Writer(ExitStack):
+    """The only one who writes a file; it is made, or continued if its contents are the same.
 
     Attributes
     ----------
     done : (N,) which simulations are written.
-    versions : {package: version} at work now.
-    other_versions : {package: version} that began the file, where it is not the one at work now.
+    versions : {package: version} that began the file.
     """
 
     def __init__(self, path, contents):
+        super().__init__()
         self.path, self.contents = Path(path), contents
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = disk.lock(self.path)
+        self.enter_context(disk.lock(self.path))
         try:
             if not self.path.exists():
                 _make(self.path, contents)
-            self._at, began = _check_contents(self.path, contents)
-            self.versions = _versions()
-            self.other_versions = {
-                name: version for name, version in began.items() if version != self.versions.get(name)
-            }
-            self.done, _ = _flags(self.path, self._at, len(contents.seeds))
-            self._file = self.path.open("r+b", buffering=0)
+            _, self._at, self.versions, self.done, _ = open_set(self.path, contents)
+            self._file = self.enter_context(self.path.open("r+b", buffering=0))
         except BaseException:
-            self._lock.close()
+            self.close()
             raise
+        now = _versions()
+        others = ", ".join(f"{name} {then}" for name, then in self.versions.items() if then != now.get(name))
+        if others and self.done.any():
+            warnings.warn(
+                f"{self.path} was begun with {others}; its last bits may differ from simulations made now. "
+                "Delete it to make all of them with the same versions.",
+                stacklevel=4,
+            )
 
     def write(self, fields):
         """Write simulations {row: float32 (n, n, n) array} and, once the disk has them, mark them done."""
@@ -196,24 +170,24 @@ class Writer(AbstractContextManager):
                 _write(file, np.array(1, "u1"), self._at["done"] + row)
                 self.done[row] = True
 
-    def close(self):
-        """Let others write."""
-        self._file.close()
-        self._lock.close()
-
-    def __exit__(self, *_):
-        self.close()
-
 
 def done_rows(path, contents):
     """(N,) which simulations of a file are done, all False where there is no file; any other contents are refused."""
-    if not Path(path).exists():
-        return np.zeros(len(contents.seeds), bool)
-    return _flags(path, _check_contents(path, contents)[0], len(contents.seeds))[0]
+    return open_set(path, contents).done if Path(path).exists() else np.zeros(len(contents.seeds), bool)
 
 
-def open_set(path):
-    """Contents of a file, {dataset: byte at which it begins}, and the versions that made it."""
+class Opened(NamedTuple):
+    """What stands in a file beside the fields."""
+
+    contents: Contents
+    at: dict  # {dataset: byte at which it begins}
+    versions: dict  # {package: version} that began it
+    done: np.ndarray  # (N,) which simulations are written
+    checksums: np.ndarray  # (N,) of their bytes
+
+
+def open_set(path, wanted=None):
+    """Read a file, except for its fields; refuse one whose contents are not those wanted."""
     try:
         with h5py.File(path, "r", locking=False) as file:
             if file.attrs.get("format") != FORMAT:
@@ -223,28 +197,18 @@ def open_set(path):
                 settings = {"simulator": 1} | settings
             contents = Contents(file["theta"][:], file["seed"][:], settings)
             at = {name: file[name].id.get_offset() for name in ("done", "checksum")}
-            return contents, at | {"delta": _first_chunk(path, file["delta"])}, json.loads(file.attrs["versions"])
+            at["delta"] = _first_chunk(path, file["delta"])
+            flags = file["done"][:].astype(bool), file["checksum"][:]
+            opened = Opened(contents, at, json.loads(file.attrs["versions"]), *flags)
     except (OSError, KeyError) as error:
         if isinstance(error, (FileNotFoundError, PermissionError)) or getattr(error, "errno", None) == errno.EIO:
             raise
         raise ValueError(
             f"{path} is truncated or not a set of this kit ({error}); move it away or delete it, and run again."
         ) from error
-
-
-def _check_contents(path, contents):
-    """As `open_set`, without the contents, for a file that must hold these."""
-    held, at, versions = open_set(path)
-    if difference := held.difference(contents):
+    if wanted and (difference := wanted.difference(settings, len(contents.seeds), contents.fingerprint)):
         raise ValueError(f"{path} was made with other settings ({difference}); choose another root, or delete it.")
-    return at, versions
-
-
-def _flags(path, at, count):
-    """(N,) which simulations are done, and (N,) their checksums."""
-    with Path(path).open("rb", buffering=0) as file:
-        done = np.frombuffer(os.pread(file.fileno(), count, at["done"]), "u1").astype(bool)
-        return done, np.frombuffer(os.pread(file.fileno(), 4 * count, at["checksum"]), "<u4")
+    return opened
 
 
 def _first_chunk(path, dataset):
@@ -285,12 +249,8 @@ def _versions():
     return {name: importlib.metadata.version(name) for name in ("nbkit", "camb", "torch")}
 
 
-def _json(settings):
-    return json.dumps(settings, sort_keys=True)
-
-
 def _hash(*parts):
     digest = hashlib.sha256()
     for part in parts:
-        digest.update(part.encode() if isinstance(part, str) else part.tobytes())
+        digest.update(part.tobytes() if isinstance(part, np.ndarray) else json.dumps(part, sort_keys=True).encode())
     return digest.hexdigest()[:16]

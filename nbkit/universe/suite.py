@@ -1,7 +1,6 @@
 """Sets of simulations with Quijote's names: which there are, how large, and how they come to be on disk."""
 
 import json
-import warnings
 from collections import defaultdict
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -144,13 +143,8 @@ class Suite(dict):
         super().__init__(sets)
         self.preset, self.grid = preset, preset.grid
 
-    @property
-    def names(self):
-        """Names of the sets at hand."""
-        return tuple(self)
-
     def __missing__(self, name):
-        raise KeyError(f"{name!r} is not in this suite; it holds {', '.join(self.names)}.")
+        raise KeyError(f"{name!r} is not in this suite; it holds {', '.join(self)}.")
 
     def __repr__(self):
         sizes = ", ".join(f"{name} {len(each)}" for name, each in self.items())
@@ -197,7 +191,6 @@ def _finish(source, n, files, client, progress):
             todo = source.calls(name, contents, np.flatnonzero(~done_rows(path, contents)).tolist())
             if todo:
                 writers[name] = stack.enter_context(Writer(path, contents))
-                _warn_of_versions(writers[name])
                 if isinstance(source, Preset):
                     _copy(writers[name], progress)
                 calls |= {(name, row): todo[row] for row in todo if not writers[name].done[row]}
@@ -231,27 +224,14 @@ def _finish(source, n, files, client, progress):
 def _copy(writer, progress):
     """Take over what the other suites of the same root have of this set: mini_more begins with the boxes of mini."""
     settings, theta = json.loads(json.dumps(writer.contents.settings)), writer.contents.theta
-    row_of = {int(seed): row for row, seed in enumerate(writer.contents.seeds) if not writer.done[row]}
+    row_of = {seed: row for row, seed in enumerate(writer.contents.seeds.tolist())}
+    hidden = not (progress and is_watched())
     for path in sorted(writer.path.parent.parent.glob(f"*/{writer.path.name}")):
-        if path == writer.path:
-            continue
         with suppress(ValueError):  # what cannot be read there, or is damaged, is made here
             other = SimulationSet(path)
-            if other.settings != settings or other.versions != writer.versions:
+            if (other.settings, other.versions) != (settings, writer.versions):
                 continue
-            held = [(i, row_of[seed]) for i, seed in enumerate(other.seeds.tolist()) if seed in row_of]
-            held = [(i, row) for i, row in held if np.array_equal(other.theta[i], theta[row])]
-            hidden = not (progress and is_watched())
-            for i, row in tqdm(held, "copied", disable=hidden, leave=False, unit="field"):
-                if not writer.done[row]:
-                    writer.write({row: other.check_field(i).numpy()})
-
-
-def _warn_of_versions(writer):
-    if writer.other_versions and writer.done.any():
-        others = ", ".join(f"{name} {version}" for name, version in writer.other_versions.items())
-        warnings.warn(
-            f"{writer.path} was begun with {others}; its last bits may differ from simulations made now. "
-            "Delete it to make all of them with the same versions.",
-            stacklevel=5,
-        )
+            for i, seed in enumerate(tqdm(other.seeds.tolist(), "copied", disable=hidden, leave=False)):
+                row = row_of.get(seed)
+                if row is not None and not writer.done[row] and np.array_equal(other.theta[i], theta[row]):
+                    writer.write({row: other[i].numpy()})

@@ -10,10 +10,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from nbkit import ClassicalMark, Grid, LearnedMark, classical_marks, load_mark, marked_field, spectra
+from nbkit import ClassicalMark, Grid, LearnedMark, classical_marks, marked_field, spectra
 from nbkit.disk import write_tensors
 from nbkit.mark import AdditiveMark, UnitMark, identity, mark_of_settings, mark_settings
 from nbkit.mark.additive import DENSITY, NODES, channels_of
+from nbkit.mark.learned import load_mark
 
 
 def test_marked_field_has_zero_mean(lognormal):

@@ -100,10 +100,10 @@ def test_a_suite_is_made_only_for_what_was_not_kept(power, no_suite):
 @pytest.mark.parametrize(
     ("other", "names", "said"),
     [
-        (replace(TINY, fiducial=50), ("fiducial",), "fiducial has 60 simulations there and 50 here"),
-        (replace(TINY, steps=3), ("BSQ",), "steps is 2 there and 3 here"),
-        (replace(TINY, grid=Grid(8, 60.0, "PCS")), SETS, r"box_size is 62\.5 there and 60\.0 here"),
-        (replace(TINY, skipped=(60, 0)), ("Om_p", "fiducial"), "fiducial has other thetas or seeds"),
+        (replace(TINY, fiducial=50), ("fiducial",), "fiducial: 60 simulations there and 50 here"),
+        (replace(TINY, steps=3), ("BSQ",), "BSQ: steps is 2 there and 3 here"),
+        (replace(TINY, grid=Grid(8, 60.0, "PCS")), SETS, r"BSQ: box_size is 62\.5 there and 60\.0 here"),
+        (replace(TINY, skipped=(60, 0)), ("Om_p", "fiducial"), "fiducial: other thetas or seeds"),
     ],
 )
 def test_spectra_of_other_simulations_are_refused(power, no_suite, other, names, said):
@@ -118,7 +118,7 @@ def test_spectra_of_other_simulations_are_refused(power, no_suite, other, names,
 @pytest.mark.parametrize(
     ("where", "said"),
     [
-        ("nbkit.universe.suite.VERSION", "simulator is 1 there and 2 here"),
+        ("nbkit.universe.suite.VERSION", "fiducial: simulator is 1 there and 2 here"),
         ("nbkit.measure.bundled.VERSION", "version 1 of the code measured them, this is version 2"),
     ],
 )

@@ -1,10 +1,9 @@
 """Parameters, samples, linear power against CAMB, growth against closed forms."""
 
-import multiprocessing
-
 import numpy as np
 import pytest
 import transfer_table
+from fake import camb_power
 from scipy.integrate import quad
 from scipy.special import hyp2f1
 
@@ -15,7 +14,6 @@ from nbkit.universe.cosmology import (
     PRIOR_BSQ,
     PRIOR_LATIN_HYPERCUBE,
     STEPS,
-    camb_power,
     check_theta,
     derivative_thetas,
     latin_hypercube_thetas,
@@ -84,7 +82,7 @@ def test_table_in_a_thin_baryon_rich_universe():
 
 
 def test_table_covers_every_cosmology_of_the_presets(monkeypatch):
-    monkeypatch.setattr(cosmology, "_camb_on_disk", None)  # calling it would raise
+    monkeypatch.setattr(cosmology, "camb_transfer", None)  # calling it would raise
     thetas = [sobol_thetas(2000), latin_hypercube_thetas(200), latin_hypercube_thetas(500)]
     thetas += [FIDUCIAL[None], np.array(list(derivative_thetas().values()))]
     corners = np.stack(np.meshgrid(*PRIOR_BSQ, indexing="ij"), -1).reshape(-1, 5)
@@ -112,31 +110,12 @@ def test_amplitude_and_tilt_enter_in_closed_form():
     np.testing.assert_allclose(ratio / ratio[0], (K / K[0]) ** 0.1, rtol=1e-5)
 
 
-def test_power_outside_the_table_comes_from_camb_once(tmp_path, monkeypatch):
-    monkeypatch.setenv("NBKIT_RUNS", str(tmp_path))
+def test_power_outside_the_table_comes_from_camb_once(monkeypatch):
     theta = FIDUCIAL * [1, 1, 2, 1, 1]
-    first = linear_power(theta)
-    monkeypatch.setattr(cosmology, "camb_transfer", None)
-    np.testing.assert_array_equal(linear_power(theta)(K), first(K))
+    first, misses = linear_power(theta), cosmology.camb_transfer.cache_info().misses
     louder = linear_power(theta * [1, 1, 1, 1, 1.1])  # the same transfer function
     np.testing.assert_allclose(louder(K), 1.1**2 * first(K), rtol=1e-12)
-    (path,) = (tmp_path / "linear_power").iterdir()
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(ValueError, match=r"is not a whole safetensors file .* delete it"):
-        linear_power(theta)
-
-
-def _write(theta):
-    cosmology.camb_transfer = lambda *_: (np.geomspace(1e-4, 5, 50_000), np.ones(50_000))
-    return linear_power(theta).k.size
-
-
-def test_processes_that_want_the_same_cosmology_do_not_spoil_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("NBKIT_RUNS", str(tmp_path))
-    theta = FIDUCIAL * [1, 1, 2, 1, 1]
-    with multiprocessing.get_context("fork").Pool(4) as pool:
-        assert pool.map(_write, [theta] * 16, chunksize=1) == [50_000] * 16
-    assert [p.suffix for p in (tmp_path / "linear_power").iterdir()] == [".safetensors"]
+    assert cosmology.camb_transfer.cache_info().misses == misses
 
 
 def test_hmcode_adds_power_on_small_scales_only():

@@ -64,7 +64,7 @@ def write_hdf5_snapshot(path, positions, box_size, redshift=0.0):
 
 
 def positions(theta, seed):
-    return TINY.simulator.positions(theta, seed)
+    return TINY.simulator.phase_space(theta, seed)[0]
 
 
 def own(theta, seed):
