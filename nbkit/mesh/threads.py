@@ -52,21 +52,16 @@ def _pool(threads):
     return ThreadPoolExecutor(threads, thread_name_prefix="nbkit")
 
 
-# Names of glibc's mallopt: how much freed memory to keep, and the size from which arrays bypass the heap [bytes].
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
-KEPT, LARGEST_ON_HEAP = 1 << 30, 32 << 20
-
-
 @lru_cache(maxsize=1)
 def keep_freed():
-    """Keep up to 1 GB of freed memory for the next array; True if the C library allows it.
+    """Let glibc keep up to 1 GB of freed memory for the next array, of up to 32 MB each; True if it does.
 
-    By default glibc hands freed arrays back to the system and takes every page of the next one anew, which costs a
-    64^3 simulation a quarter of its time. Other C libraries are left as they are. It changes the whole process, so it
-    is called where work begins, by what makes suites and by what trains.
+    By default it hands freed arrays back to the system and takes every page of the next one anew, which costs a 64^3
+    simulation a quarter of its time. It changes the whole process, so it is called where work begins.
     """
+    trim_threshold, mmap_threshold = -1, -3  # what mallopt calls them
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform.startswith("linux") else None
-    return mallopt is not None and bool(mallopt(TRIM_THRESHOLD, KEPT) and mallopt(MMAP_THRESHOLD, LARGEST_ON_HEAP))
+    return mallopt is not None and bool(mallopt(trim_threshold, 1 << 30) and mallopt(mmap_threshold, 32 << 20))
 
 
 def generator(*words):

@@ -21,7 +21,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import h5py
 import numpy as np
@@ -86,15 +85,41 @@ class SimulationSet:
     ----------
     theta : (N, 5) float64.
     seeds : (N,) int64.
-    name, grid, settings, versions : of all simulations in it.
+    name, grid, settings : of all simulations in it.
+    contents, done : what the whole file is for, and which of that is written.
+    at : {dataset: byte at which it begins}.
+    versions : {package: version} that began the file.
     """
 
-    def __init__(self, path):
-        self.path = Path(path)
-        contents, self._at, self.versions, done, self._checksums = open_set(self.path)
-        self._rows = np.flatnonzero(done)
-        self.name, self.grid, self.settings = self.path.stem, contents.grid, contents.settings
-        self.theta, self.seeds = contents.theta[self._rows], contents.seeds[self._rows]
+    def __init__(self, path, wanted=None):
+        self.path, self.name = Path(path), Path(path).stem
+        try:
+            with h5py.File(path, "r", locking=False) as file:
+                self._read(file)
+        except (OSError, KeyError) as error:
+            if isinstance(error, (FileNotFoundError, PermissionError)) or getattr(error, "errno", None) == errno.EIO:
+                raise
+            raise ValueError(
+                f"{path} is truncated or not a set of this kit ({error}); move it away or delete it, and run again."
+            ) from error
+        held = self.contents
+        if wanted and (difference := wanted.difference(held.settings, len(held.seeds), held.fingerprint)):
+            raise ValueError(f"{path} was made with other settings ({difference}); choose another root, or delete it.")
+        self._rows = np.flatnonzero(self.done)
+        self.grid, self.settings = held.grid, held.settings
+        self.theta, self.seeds = held.theta[self._rows], held.seeds[self._rows]
+
+    def _read(self, file):
+        """All but the fields."""
+        if file.attrs.get("format") != FORMAT:
+            raise ValueError(f"{self.path} is HDF5 but not a set of this kit; move it away or choose another root.")
+        settings = json.loads(file.attrs["settings"])
+        if settings.get("source") == "nbkit":  # files from before simulators had a version are of the first
+            settings = {"simulator": 1} | settings
+        self.contents, self.versions = Contents(file["theta"][:], file["seed"][:], settings), json.loads(file.attrs["versions"])
+        self.done, self._checksums = file["done"][:].astype(bool), file["checksum"][:]
+        self.at = {name: file[name].id.get_offset() for name in ("done", "checksum")}
+        self.at["delta"] = _first_chunk(self.path, file["delta"])
 
     def __len__(self):
         return len(self._rows)
@@ -107,7 +132,7 @@ class SimulationSet:
         fields = torch.empty(*np.shape(rows), *self.grid.shape)
         with self.path.open("rb", buffering=0) as file:
             for row, field in zip(np.ravel(rows).tolist(), fields.view(-1, self.grid.n**3).numpy(), strict=True):
-                os.preadv(file.fileno(), [field], self._at["delta"] + row * field.nbytes)
+                os.preadv(file.fileno(), [field], self.at["delta"] + row * field.nbytes)
                 if zlib.crc32(field) != self._checksums[row]:
                     raise ValueError(
                         f"Simulation {row} of {self.path} is damaged or cut short; delete the file and run again."
@@ -125,8 +150,8 @@ class Writer(ExitStack):
 
     Attributes
     ----------
+    held : what was in it at the start.
     done : (N,) which simulations are written.
-    versions : {package: version} that began the file.
     """
 
     def __init__(self, path, contents):
@@ -137,13 +162,13 @@ class Writer(ExitStack):
         try:
             if not self.path.exists():
                 _make(self.path, contents)
-            _, self._at, self.versions, self.done, _ = open_set(self.path, contents)
+            self.held = SimulationSet(self.path, contents)
             self._file = self.enter_context(self.path.open("r+b", buffering=0))
         except BaseException:
             self.close()
             raise
-        now = _versions()
-        others = ", ".join(f"{name} {then}" for name, then in self.versions.items() if then != now.get(name))
+        self.done, now = self.held.done, _versions()
+        others = ", ".join(f"{name} {then}" for name, then in self.held.versions.items() if then != now.get(name))
         if others and self.done.any():
             warnings.warn(
                 f"{self.path} was begun with {others}; its last bits may differ from simulations made now. "
@@ -163,52 +188,12 @@ class Writer(ExitStack):
         with disk.explain_full(self.path):
             for row, field in fields.items():
                 data = np.ascontiguousarray(field, "<f4")
-                _write(file, data, self._at["delta"] + row * data.nbytes)
-                _write(file, np.array(zlib.crc32(data), "<u4"), self._at["checksum"] + 4 * row)
+                _write(file, data, self.held.at["delta"] + row * data.nbytes)
+                _write(file, np.array(zlib.crc32(data), "<u4"), self.held.at["checksum"] + 4 * row)
             os.fsync(file)
             for row in fields:
-                _write(file, np.array(1, "u1"), self._at["done"] + row)
+                _write(file, np.array(1, "u1"), self.held.at["done"] + row)
                 self.done[row] = True
-
-
-def done_rows(path, contents):
-    """(N,) which simulations of a file are done, all False where there is no file; any other contents are refused."""
-    return open_set(path, contents).done if Path(path).exists() else np.zeros(len(contents.seeds), bool)
-
-
-class Opened(NamedTuple):
-    """What stands in a file beside the fields."""
-
-    contents: Contents
-    at: dict  # {dataset: byte at which it begins}
-    versions: dict  # {package: version} that began it
-    done: np.ndarray  # (N,) which simulations are written
-    checksums: np.ndarray  # (N,) of their bytes
-
-
-def open_set(path, wanted=None):
-    """Read a file, except for its fields; refuse one whose contents are not those wanted."""
-    try:
-        with h5py.File(path, "r", locking=False) as file:
-            if file.attrs.get("format") != FORMAT:
-                raise ValueError(f"{path} is HDF5 but not a set of this kit; move it away or choose another root.")
-            settings = json.loads(file.attrs["settings"])
-            if settings.get("source") == "nbkit":  # files from before simulators had a version are of the first
-                settings = {"simulator": 1} | settings
-            contents = Contents(file["theta"][:], file["seed"][:], settings)
-            at = {name: file[name].id.get_offset() for name in ("done", "checksum")}
-            at["delta"] = _first_chunk(path, file["delta"])
-            flags = file["done"][:].astype(bool), file["checksum"][:]
-            opened = Opened(contents, at, json.loads(file.attrs["versions"]), *flags)
-    except (OSError, KeyError) as error:
-        if isinstance(error, (FileNotFoundError, PermissionError)) or getattr(error, "errno", None) == errno.EIO:
-            raise
-        raise ValueError(
-            f"{path} is truncated or not a set of this kit ({error}); move it away or delete it, and run again."
-        ) from error
-    if wanted and (difference := wanted.difference(settings, len(contents.seeds), contents.fingerprint)):
-        raise ValueError(f"{path} was made with other settings ({difference}); choose another root, or delete it.")
-    return opened
 
 
 def _first_chunk(path, dataset):

@@ -16,7 +16,7 @@ from nbkit.universe.cosmology import FIDUCIAL, derivative_thetas, latin_hypercub
 from nbkit.universe.farm import farm, is_watched
 from nbkit.universe.quijote import Files
 from nbkit.universe.simulate import A_START, SOFTENING, VERSION, Simulator
-from nbkit.universe.store import Contents, SimulationSet, Writer, done_rows
+from nbkit.universe.store import Contents, SimulationSet, Writer
 
 DERIVATIVES = tuple(derivative_thetas())
 SETS = ("BSQ", "latin_hypercube", "fiducial", *DERIVATIVES)
@@ -188,7 +188,8 @@ def _finish(source, n, files, client, progress):
         writers, calls = {}, {}
         for name, path in files.items():
             contents = source.contents(name)
-            todo = source.calls(name, contents, np.flatnonzero(~done_rows(path, contents)).tolist())
+            done = SimulationSet(path, contents).done if path.exists() else np.zeros(len(contents.seeds), bool)
+            todo = source.calls(name, contents, np.flatnonzero(~done).tolist())
             if todo:
                 writers[name] = stack.enter_context(Writer(path, contents))
                 if isinstance(source, Preset):
@@ -229,7 +230,7 @@ def _copy(writer, progress):
     for path in sorted(writer.path.parent.parent.glob(f"*/{writer.path.name}")):
         with suppress(ValueError):  # what cannot be read there, or is damaged, is made here
             other = SimulationSet(path)
-            if (other.settings, other.versions) != (settings, writer.versions):
+            if (other.settings, other.versions) != (settings, writer.held.versions):
                 continue
             for i, seed in enumerate(tqdm(other.seeds.tolist(), "copied", disable=hidden, leave=False)):
                 row = row_of.get(seed)

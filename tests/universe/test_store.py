@@ -19,7 +19,7 @@ import torch
 
 from nbkit import disk
 from nbkit.universe import store
-from nbkit.universe.store import Contents, SimulationSet, Writer, done_rows
+from nbkit.universe.store import Contents, SimulationSet, Writer
 
 SETTINGS = {"source": "test", "n": 8, "box_size": 50.0, "mas": "PCS"}
 
@@ -101,7 +101,7 @@ def test_unfinished_rows_are_not_shown(path):
     np.testing.assert_array_equal(simulations.seeds, [102, 105])
     np.testing.assert_array_equal(simulations.theta, contents().theta[[2, 5]])
     np.testing.assert_array_equal(simulations[:], np.stack([field(2), field(5)]))
-    np.testing.assert_array_equal(np.flatnonzero(done_rows(path, contents())), [2, 5])
+    np.testing.assert_array_equal(np.flatnonzero(SimulationSet(path, contents()).done), [2, 5])
 
 
 def test_fields_not_made_take_no_space(path):
@@ -132,7 +132,7 @@ def test_fingerprint_follows_settings_thetas_seeds_and_fields(tmp_path):
 
 def test_damage_is_found(whole):
     simulations = SimulationSet(whole)
-    place = simulations._at["delta"] + 5 * 4 * 8**3 + 17
+    place = simulations.at["delta"] + 5 * 4 * 8**3 + 17
     with whole.open("r+b") as file:
         file.seek(place)
         file.write(b"\x55")
@@ -299,7 +299,7 @@ def test_no_room_in_the_midst(path):
             writer.write(fields([2]))
             writer.write(fields([3, 9]))
 
-    number, said = in_child_with_file_size(SimulationSet(path)._at["delta"] + 5 * 4 * 8**3, work)
+    number, said = in_child_with_file_size(SimulationSet(path).at["delta"] + 5 * 4 * 8**3, work)
     assert number == errno.EFBIG
     assert "what was finished before is safe: make room and run again" in said
     np.testing.assert_array_equal(SimulationSet(path).seeds, [100, 101, 102])
@@ -380,7 +380,7 @@ def repacked(path):
 def test_truncated_and_foreign_files_are_refused_and_left_alone(whole, spoil, said):
     spoil(whole)
     before = digest(whole)
-    for use in (SimulationSet, lambda path: done_rows(path, contents()), lambda path: Writer(path, contents())):
+    for use in (SimulationSet, lambda path: SimulationSet(path, contents()), lambda path: Writer(path, contents())):
         with pytest.raises(ValueError, match=said) as raised:
             use(whole)
         assert str(whole) in str(raised.value)
@@ -390,7 +390,7 @@ def test_truncated_and_foreign_files_are_refused_and_left_alone(whole, spoil, sa
 
 def test_file_cut_after_it_was_opened(whole):
     simulations = SimulationSet(whole)
-    os.truncate(whole, simulations._at["delta"] + 1000)
+    os.truncate(whole, simulations.at["delta"] + 1000)
     with pytest.raises(ValueError, match="is damaged or cut short"):
         simulations[3]
 
@@ -408,7 +408,7 @@ def test_file_cut_after_it_was_opened(whole):
 )
 def test_other_settings_are_refused_and_left_alone(whole, other, said):
     before = digest(whole)
-    for use in (done_rows, Writer):
+    for use in (SimulationSet, Writer):
         with pytest.raises(ValueError, match=f"made with other settings \\({said}\\); choose another root, or delete"):
             use(whole, other)
     assert digest(whole) == before
@@ -434,4 +434,4 @@ def test_versions_that_began_a_file_are_told(path, monkeypatch):
         writer.write({0: field(0)})
     monkeypatch.undo()
     with pytest.warns(UserWarning, match=r"begun with nbkit 0\.0, camb 1, torch 2"), Writer(path, contents()) as writer:
-        assert set(writer.versions) == {"nbkit", "camb", "torch"}
+        assert set(writer.held.versions) == {"nbkit", "camb", "torch"}
