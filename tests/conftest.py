@@ -1,25 +1,9 @@
 """Shared fixtures: seeds, and fields to test on."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-from tempfile import TemporaryDirectory
-
 import pytest
 import torch
 
 from nbkit import Grid
-
-TESTS = Path(__file__).parent
-
-
-def pytest_sessionstart(session):
-    """Compile the loops in another process: one that compiles them rounds otherwise than one that loads them."""
-    if not any((TESTS.parent / "nbkit").rglob("*.nbi")):
-        with TemporaryDirectory() as folder:
-            command = [sys.executable, TESTS / "training_process.py", folder]
-            subprocess.run(command, env=os.environ | {"NBKIT_RUNS": folder}, check=True)
 
 
 @pytest.fixture(autouse=True)

@@ -10,12 +10,11 @@ made one number at a time). Errors stay below 3e-7 of max(1, |value|).
 
 from math import copysign, floor, isfinite, log1p, pi, sqrt
 
-import numba
 import numpy as np
 import torch
 
 from nbkit.mark.invariants import ALPHA, EPSILON
-from nbkit.mesh.threads import FASTMATH, SLICES, kernel, over_slices
+from nbkit.mesh.threads import SLICES, inlined, kernel, over_slices
 
 BLOCK = 256
 SPACING = 1 / 64
@@ -31,8 +30,6 @@ A3, A5, A7, A9 = (f32(1 / c) for c in (3, 5, 7, 9))
 P0, P1, P2, P3, P4, P5 = map(f32, (0.3275911, 0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429))
 SQRT_HALF, INV_SQRT_2PI = f32(0.5**0.5), f32((2 * np.pi) ** -0.5)
 SQRT_HALF_BITS = SQRT_HALF.view(i32)
-
-inlined = numba.njit(fastmath=FASTMATH, error_model="numpy", inline="never")
 
 
 class FusedResponse(torch.autograd.Function):
@@ -133,7 +130,7 @@ def normal(z):
     return (tail if z < 0 else ONE - tail), decay * INV_SQRT_2PI
 
 
-@kernel
+@inlined
 def _block_features(f, channels, m, E, t):
     """Invariants E and what the MLPs see, t, of the m voxels of a block."""
     for i in range(m):

@@ -18,6 +18,9 @@ SLICES = 8
 # Without nnan and ninf: sums may be reordered into SIMD lanes, but NaN stays NaN.
 FASTMATH = {"nsz", "arcp", "contract", "reassoc"}
 kernel = numba.njit(nogil=True, cache=True, fastmath=FASTMATH, error_model="numpy")
+# Part of a kernel, always compiled into it. A call would find the copy compiled on its own in the process that compiles
+# both, and the copy beside the kernel in one that reads numba's cache, and the two round differently.
+inlined = numba.njit(fastmath=FASTMATH, error_model="numpy", forceinline=True)
 
 
 def over_slices(function, length, slices=SLICES):

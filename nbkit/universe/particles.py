@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from nbkit.mesh.grid import MAS_ORDER
-from nbkit.mesh.threads import kernel, over_slices
+from nbkit.mesh.threads import inlined, kernel, over_slices
 
 # Positions this many boxes away are a fault, and would overflow whole-number cell indices.
 FARTHEST = 1e4
@@ -62,7 +62,7 @@ def kick(positions, velocities, force, alpha, beta, drift, box_size):
     over_slices(lambda _, i, j: _kick_loop(*arrays, m, *numbers, i, j), len(positions))
 
 
-@kernel
+@inlined
 def _start(x, n, size, order):
     """First mesh point of a cloud at x in cells, and how far x lies from the cloud's reference point.
 
@@ -79,7 +79,7 @@ def _start(x, n, size, order):
     return np.uint64(first), x - np.float32(whole)
 
 
-@kernel
+@inlined
 def _weights(d, order):
     """Weights of the cloud; unused ones are 0."""
     half, zero, one = np.float32(0.5), np.float32(0), np.float32(1)
@@ -152,7 +152,7 @@ def _kick_loop(x, v, f_x, f_y, f_z, n, per_length, alpha, beta, drift, box_size,
         _move(x, v, p, 2, alpha, beta * _cic(f_z, rows, w, k, k_1, f), drift, box_size)
 
 
-@kernel
+@inlined
 def _cic(field, rows, w, k, k_1, f):
     near = w[0] * field[rows[0] + k] + w[1] * field[rows[1] + k]
     near += w[2] * field[rows[2] + k] + w[3] * field[rows[3] + k]
@@ -161,7 +161,7 @@ def _cic(field, rows, w, k, k_1, f):
     return (np.float32(1) - f) * near + f * far
 
 
-@kernel
+@inlined
 def _move(x, v, p, axis, alpha, kick, drift, box_size):
     speed = alpha * v[p, axis] + kick
     place = x[p, axis] + drift * speed

@@ -116,7 +116,8 @@ class SimulationSet:
         settings = json.loads(file.attrs["settings"])
         if settings.get("source") == "nbkit":  # files from before simulators had a version are of the first
             settings = {"simulator": 1} | settings
-        self.contents, self.versions = Contents(file["theta"][:], file["seed"][:], settings), json.loads(file.attrs["versions"])
+        self.contents = Contents(file["theta"][:], file["seed"][:], settings)
+        self.versions = json.loads(file.attrs["versions"])
         self.done, self._checksums = file["done"][:].astype(bool), file["checksum"][:]
         self.at = {name: file[name].id.get_offset() for name in ("done", "checksum")}
         self.at["delta"] = _first_chunk(self.path, file["delta"])
