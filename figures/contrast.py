@@ -12,6 +12,7 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
+from types import SimpleNamespace
 
 import torch
 from ablations import ENDS, PARAMETERS, lines, write
@@ -27,8 +28,17 @@ from nbkit.mesh.grid import to_fourier
 from nbkit.mesh.spectra import unmarked_summary
 from nbkit.train.data import Prior
 from nbkit.train.fit import fit
-from nbkit.train.neighbourhood import Neighbourhood
-from nbkit.train.search import FALLING, RATE, RISING, Coefficients, InformationSearch, R, search_by_contrast, spread
+from nbkit.train.information import Neighbourhood
+from nbkit.train.search import (
+    FALLING,
+    RATE,
+    RISING,
+    Coefficients,
+    InformationSearch,
+    R,
+    search_by_contrast,
+    search_recipe,
+)
 from nbkit.universe import FIDUCIAL_SETS, PRESETS, QUIJOTE_NAMES
 
 PRESET = "mini"
@@ -81,9 +91,8 @@ def boxes_of(preset):
 
 def ends(scale):
     """Nodes of the channels behind filters of one scale [Mpc/h], from boxes of the training set."""
-    simulations = boxes_of(MORE)
-    delta_k = to_fourier(simulations[spread(simulations, SURVEYED)], simulations.grid)
-    return ends_of(delta_k, simulations.grid, channels_of(2, scale))
+    data = Prior(boxes_of(MORE), USUAL.recipe_for(MORE.grid), KMAX[-1], 0, CPU)
+    return ends_of(to_fourier(data.some(SURVEYED), data.grid), data.grid, channels_of(2, scale))
 
 
 def cross(where, scale):
@@ -97,8 +106,8 @@ def cross(where, scale):
         data = Prior(simulations, USUAL.recipe_for(MORE.grid), KMAX[-1], 0, CPU)
     else:
         around = nb.suite(PRESET if where == "judges" else NEAR, sets=FIDUCIAL_SETS)
-        data = Neighbourhood(around, KMAX[-1], INFORMATION.recipe_for(around["fiducial"].grid).validation, 0, CPU)
-        simulations, count = data.joined, len(data.joined)
+        data = Neighbourhood(around, INFORMATION.recipe_for(around["fiducial"].grid), KMAX[-1], 0, CPU)
+        simulations, count = data.simulations, len(data.simulations)
     return keep_cross_spectra(simulations, data, torch.arange(count), channels_of(2, scale), ends(scale))
 
 
@@ -112,8 +121,14 @@ def on_information(kmax):
     table, found = cross("near", R)[:, : len(NEAR.grid.bins(kmax).k)], []
     for slope in (FALLING, RISING):
         mark = Coefficients(3, slope, torch.float64)
-        search = InformationSearch(table, [NEAR.fiducial, NEAR.pairs], mark, INFORMATION.wanted, 0)
-        loss = fit(search, FOLDER / f"information_{kmax:g}_{slope:g}", CPU, show=False).best_loss
+        everyone = torch.arange(NEAR.fiducial), torch.arange(NEAR.pairs)
+        data = SimpleNamespace(S_M=table, training=everyone, seed=0, processes=CPU)
+        loss = fit(
+            InformationSearch(data, mark, INFORMATION.wanted),
+            FOLDER / f"information_{kmax:g}_{slope:g}",
+            CPU,
+            show=False,
+        ).best_loss
         found.append((loss, mark.c.detach()))
     return min(found, key=lambda each: each[0])[1]
 
@@ -129,9 +144,9 @@ def by_contrast(label, seed):
     training, (how, heads) = SEARCHES[label][0], options(label)
     table = cross("prior", how["scale"])[: how["boxes"], : bins(training.kmax)].float()
     table, recipe = of_first(table, 1 + training.l_max), training.recipe_for(MORE.grid)
-    recipe = replace(recipe, head_epochs=0, epochs=recipe.head_epochs, learning_rate=recipe.pretrain_rate, start="unit")
-    theta = boxes_of(MORE).theta[: how["boxes"]]
-    data = Prior(Boxes(theta, MORE.grid), replace(recipe, **heads), training.kmax, seed, CPU)
+    recipe, theta = replace(search_recipe(recipe), **heads), boxes_of(MORE).theta[: how["boxes"]]
+    recipe = replace(recipe, mark_rate=how["rate"] / recipe.learning_rate)
+    data = Prior(Boxes(theta, MORE.grid), recipe, training.kmax, seed, CPU)
     data.S_delta, data.S_M = unmarked_summary(table[..., 0]), table
     from_information = how["begin"] == "information"
     mark = Coefficients(1 + training.l_max, FALLING if from_information else how["begin"])
@@ -139,7 +154,8 @@ def by_contrast(label, seed):
         with torch.no_grad():
             mark.c.copy_(on_information(KMAX[0]))
     quiet = {"checkpoint_every": 60.0, "show": False}
-    return search_by_contrast(data, mark, training.residual, (seed,), FOLDER / label / str(seed), how["rate"], **quiet)
+    loss = search_by_contrast(data, mark, training.residual, (seed,), FOLDER / label / str(seed), **quiet)
+    return loss, mark.c.detach()
 
 
 def spectra(table, c, simulations):

@@ -33,7 +33,7 @@ from nbkit.disk import read_tensors, write_json
 from nbkit.look import latent
 from nbkit.mark import UnitMark
 from nbkit.train.data import Prior
-from nbkit.train.search import FALLING, RISING, best_by_contrast
+from nbkit.train.search import FALLING, RISING, best_function
 from nbkit.universe import FIDUCIAL_SETS, PRESETS
 
 JOBS = 2  # trainings at a time, which share the cores
@@ -75,7 +75,7 @@ def search_losses(name, length, slope):
         other, simulations = replace(training, head_epochs=epochs), training.simulations()
         data = Prior(simulations, other.recipe_for(grid), training.kmax, training.seed, CPU)
         data.load_summaries()
-        best_by_contrast(data, other, folder, slope, searches=1, checkpoint_every=60.0, show=False)
+        best_function(data, other, folder, slopes=[slope], checkpoint_every=60.0, show=False)
     found = [read_tensors(each)[1]["best_loss"] for each in sorted(folder.glob("*/marked.safetensors"))]
     what = f"{name}_{epochs}" if slope == FALLING else f"{name}_{epochs}_rising"
     return {what: {"value": found[0], "low": min(found), "high": max(found)}}

@@ -6,11 +6,10 @@ from tempfile import TemporaryDirectory
 import torch
 
 from nbkit.mesh.spectra import marked_summary, unmarked_summary
-from nbkit.mesh.threads import seeded
-from nbkit.train.contrast import LEAST_VARIANCE, Contrast, UnmarkedHeads, heads_for
+from nbkit.mesh.threads import choose_device, seeded
 from nbkit.train.data import WEIGHTS, Prior
-from nbkit.train.fit import fit
-from nbkit.train.processes import Processes, choose_device
+from nbkit.train.fit import Processes, fit_stages
+from nbkit.train.objectives import Contrast, UnmarkedHeads, heads_for
 
 CPU = Processes(choose_device("cpu"))
 
@@ -42,12 +41,7 @@ def info_nce_of(power, label, training, grid):
     with seeded(training.seed, WEIGHTS):
         heads = heads_for(data, training.residual)
     if recipe.standardise:
-        heads.standardise("marked", data.S_M[data.training], LEAST_VARIANCE)
-    unmarked = UnmarkedHeads(data, heads)
+        heads.standardise("marked", data.S_M[data.training])
+    stages = UnmarkedHeads(data, heads), Contrast(data, heads)
     with TemporaryDirectory() as folder:
-        fit(unmarked, Path(folder), CPU, checkpoint_every=float("inf"), show=False)
-        if recipe.keep_metric:
-            heads.metric.load_state_dict(unmarked.metric.state_dict())
-        marked = Contrast(data, heads)
-        fit(marked, Path(folder), CPU, checkpoint_every=float("inf"), show=False)
-    return marked.best_loss
+        return fit_stages(stages, Path(folder), CPU, checkpoint_every=float("inf"), show=False).best_loss

@@ -17,8 +17,8 @@ import nbkit as nb
 from nbkit import disk
 from nbkit.forecast import BEST
 from nbkit.mark.additive import DENSITY, channels_of
-from nbkit.train.neighbourhood import Neighbourhood
-from nbkit.train.search import SCALES, best_on_information
+from nbkit.train.information import Neighbourhood
+from nbkit.train.search import SCALES, best_function
 from nbkit.universe import FIDUCIAL_SETS, PRESETS, QUIJOTE_NAMES
 
 PRESET, KMAX = "demo", 0.3
@@ -43,14 +43,14 @@ class TaperedMark:
 def functions():
     """{label: AdditiveMark} found on boxes that judge nothing."""
     training, near = nb.Training(PRESET, "information", kmax=KMAX), nb.suite(PRESETS[PRESET].near, sets=FIDUCIAL_SETS)
-    data = Neighbourhood(near, KMAX, training.recipe_for(PRESETS[PRESET].grid).validation, 0, CPU)
+    data = Neighbourhood(near, training.recipe_for(PRESETS[PRESET].grid), KMAX, 0, CPU)
     plain = [channels_of(2, R) for R in SCALES]
     choices = {PLAIN: plain}
     choices["and the density as painted, without taper"] = [(*each, DENSITY) for each in plain]
     choices[f"and a second filter of {WIDE:g} Mpc/h"] = [(*each, *channels_of(2, WIDE)) for each in plain]
     folder = disk.runs() / "experiment" / "remedies"
     return {
-        label: best_on_information(data, training.wanted, each, 0, folder / str(i), show=False)
+        label: best_function(data, training, folder / str(i), each, show=False)
         for i, (label, each) in enumerate(choices.items())
     }
 

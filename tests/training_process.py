@@ -17,7 +17,7 @@ from fake import FakeSet
 
 from nbkit import ClassicalMark, Grid, Training, train
 from nbkit.train import Recipe, search
-from nbkit.train.negatives import Negatives
+from nbkit.train.contrast import Negatives
 from nbkit.universe.cosmology import FIDUCIAL, STEPS, derivative_thetas
 
 GRID = Grid(12, 12 * 7.8125, "none")

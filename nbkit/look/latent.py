@@ -13,8 +13,7 @@ from sklearn.metrics import r2_score
 from nbkit.mark.classical import UnitMark
 from nbkit.mesh.spectra import marked_summary, unmarked_summary
 from nbkit.train import Training, bundled_runs, load, train
-from nbkit.train.contrast import mahalanobis_scores
-from nbkit.train.negatives import normalised
+from nbkit.train.contrast import mahalanobis_scores, normalised
 from nbkit.universe.cosmology import PRIOR_BSQ
 from nbkit.universe.suite import PRESETS
 

@@ -1,9 +1,10 @@
-"""Compiled loops on both cores: numba kernels that release the GIL, run over fixed slices by a thread pool.
+"""Compiled loops on both cores: numba kernels that release the GIL, run over fixed slices by a thread pool; devices.
 
 The slices do not depend on the number of threads, so sums over them come out bit for bit the same on any machine.
 """
 
 import ctypes
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -79,3 +80,20 @@ def seeded(*words):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(generator(*words).initial_seed())
         yield
+
+
+def choose_device(device="auto"):
+    """The torch device of a name; "auto" is this process's GPU if there is one, else the CPU."""
+    name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    try:
+        chosen = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f'device is {device!r}; allowed are "auto", "cpu", "cuda" and "cuda:<number>".') from None
+    if chosen.type != "cuda":
+        return chosen
+    count = torch.cuda.device_count()
+    if (chosen.index or 0) >= count:
+        there = f"{count} GPU{'s are' if count > 1 else ' is'}" if count else "no GPU is"
+        raise ValueError(f'device is {device!r}, but {there} usable here; use "auto" or "cpu".')
+    rank = int(os.environ.get("LOCAL_RANK", 0)) % count
+    return torch.device("cuda", rank if chosen.index is None else chosen.index)

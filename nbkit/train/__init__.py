@@ -1,9 +1,13 @@
+# ruff: noqa: F401
 """Simulations -> a trained mark: the stages of section 2.3, or information at the fiducial point, in one call that may
 be killed and called again."""
 
+import json
+import subprocess
 import sys
 import warnings
 from copy import deepcopy
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -12,33 +16,16 @@ from torch import nn
 from nbkit.disk import read_tensors, runs, write_tensors
 from nbkit.mark import identity, mark_settings, weights_hash
 from nbkit.mark.learned import LearnedMark
-from nbkit.mesh.threads import seeded
-from nbkit.train.contrast import LEAST_VARIANCE, Contrast, Heads, MarkedHeads, UnmarkedHeads, heads_for
+from nbkit.mesh.threads import choose_device, seeded
+from nbkit.train.contrast import Heads
 from nbkit.train.data import WEIGHTS, Prior
-from nbkit.train.fit import TrainingDiverged, fit, part
-from nbkit.train.information import Information
-from nbkit.train.neighbourhood import Joined, Neighbourhood
-from nbkit.train.processes import Processes, choose_device, follow
-from nbkit.train.run import Run, bundled_runs, claim, load, own_runs, read, settings_of
+from nbkit.train.fit import Processes, TrainingDiverged, fit_stages
+from nbkit.train.information import Neighbourhood
+from nbkit.train.objectives import Contrast, Information, MarkedHeads, UnmarkedHeads, heads_for
+from nbkit.train.run import FORMAT, Run, bundled_runs, claim, load, own_runs, part, read
 from nbkit.train.search import start_mark
-from nbkit.train.training import OBJECTIVES, RECIPES, STARTS, Recipe, Training, parser
-from nbkit.universe.store import fingerprint
+from nbkit.train.training import OBJECTIVES, RECIPES, STARTS, Recipe, Training
 
-__all__ = [
-    "OBJECTIVES",
-    "RECIPES",
-    "Heads",
-    "Recipe",
-    "Run",
-    "Training",
-    "TrainingDiverged",
-    "bundled_runs",
-    "fixed_losses",
-    "follow",
-    "load",
-    "own_runs",
-    "train",
-]
 # Where the mark's filters begin to fade, in units of k_Nyq.
 TAPER_BEGINS = 0.85
 # Scatter of the output weights at the start "unit" of information. At M = 1 itself P_dm and P_mm repeat P_dd, and which
@@ -80,102 +67,81 @@ def train(
     checkpoint_every, stop, on_epoch, progress : see `fit`.
     fresh : throw away what the folder holds of another run.
     """
-    processes, contrast = Processes(choose_device(device)), training.objective == "contrast"
+    contrast = training.objective == "contrast"
     if fixed is not None and not contrast:
         raise ValueError("objective is 'information', which trains no heads to read a fixed mark; see fixed_losses.")
     if mark is not None and not isinstance(mark, nn.Module):
         raise TypeError(f"mark is a {type(mark).__name__}, which has nothing to train; give a module, or use `fixed`.")
-    simulations = training.simulations(data_root) if simulations is None else simulations
-    if isinstance(simulations, dict) == contrast:
-        wanted = "one set over the prior" if contrast else "a suite of the sets around the fiducial point"
-        what = type(simulations).__name__
-        raise TypeError(f"objective is {training.objective!r}, but simulations is a {what}; give {wanted}.")
-    joined = simulations if contrast else Joined(simulations)
-    recipe = training.recipe_for(joined.grid)
-    _check(training, recipe, joined.grid, processes)
+    data = _data(training, simulations, data_root, device, memory)
+    processes, recipe = data.processes, data.recipe
+    if training.kmax > TAPER_BEGINS * data.grid.k_nyq:
+        warnings.warn(
+            f"kmax is {training.kmax:.4g} h/Mpc, but the mark's filters fade from {TAPER_BEGINS * data.grid.k_nyq:.4g} "
+            "h/Mpc on: spectra beyond that hold little of what the mark could see.",
+            stacklevel=2,
+        )
     if mark is None and training.start not in ("default", *STARTS):
         mark = load(training.start).mark
     start = weights_hash(mark) if mark is not None else identity(fixed) if fixed is not None else recipe.start
     # A copy: the caller's mark keeps its weights, and a second call starts where the first did.
-    mark = deepcopy(fixed or mark) or LearnedMark(joined.grid, **training.mark_settings())
-    what = [len(joined), fingerprint(joined)] if contrast else [joined.fiducial, joined.pairs, joined.fingerprint]
-    more = {"simulations": what, "start": start} | ({} if contrast else {"seeds": joined.seeds})
-    settings = settings_of(training, recipe, joined.grid, mark_settings(mark), **more)
+    mark = deepcopy(fixed or mark) or LearnedMark(data.grid, **training.mark_settings())
+    settings = {"format": FORMAT, "training": asdict(training), "recipe": asdict(recipe), "grid": asdict(data.grid)}
+    settings = json.loads(json.dumps(settings | {"mark": mark_settings(mark), "start": start} | data.about()))
     name = training.name if fixed is None else f"{training.name}_fixed-{start[:8]}"
     folder = runs() / "train" / name if folder is None else Path(folder).expanduser()
-    if contrast:
-        data = Prior(simulations, recipe, training.kmax, training.seed, processes, memory)
-    else:
-        data = Neighbourhood(simulations, training.kmax, recipe.validation, training.seed, processes, memory)
     # Only now, when nothing impossible has been asked for.
     if processes.first:
         claim(folder, settings, fresh)
     processes.wait()
     claim(folder, settings, False)
-    own = None if isinstance(mark, LearnedMark) else mark
-    if (folder / "marked.safetensors").exists() and (run := read(folder, own, processes.device)).finished:
+    if (folder / "marked.safetensors").exists() and (run := read(folder, mark, processes.device)).finished:
         return run
-    how = {"checkpoint_every": checkpoint_every, "stop": _Stop(stop), "on_epoch": on_epoch, "show": progress}
-    about = data, training, recipe, start, mark, folder, processes, how
-    objectives = _over_prior(*about, fixed) if contrast else _at_fiducial(*about)
-    history = ()
-    for objective in objectives:
-        now = fit(objective, folder, processes, history, **how)
-        if not now.ended:
-            break
-        history = now.history
-    processes.wait()
-    return read(folder, own, processes.device)
+    asked = []
 
+    def stopping():
+        """A request to stop: once made it stands."""
+        if stop and stop():
+            asked.append(True)
+        return bool(asked)
 
-def _over_prior(data, training, recipe, start, mark, folder, processes, how, fixed):
-    """The objectives of a training by contrast, in turn; each holds its best weights when the next one is asked for."""
-    data.load_summaries()
+    how = {"checkpoint_every": checkpoint_every, "stop": stopping, "on_epoch": on_epoch, "show": progress}
+    if contrast:
+        data.load_summaries()
     with seeded(training.seed, WEIGHTS):
-        heads, first = heads_for(data, training.residual), LearnedMark(data.grid, **training.mark_settings())
+        heads = heads_for(data, training.residual) if contrast else None
         if start == "unit":
-            torch.nn.init.normal_(first.responses.v[0], 0, recipe.kick)  # h_0 alone
-            mark.load_state_dict(first.state_dict())
-    if _begin(mark, training, start, data, folder, processes, how, write=isinstance(fixed, nn.Module)):
-        return
-    start_loss = None
-    if fixed is not None or recipe.head_epochs:
-        data.load_summaries(mark)
-    if recipe.standardise:
-        # Where the mark will move, of S_M as it is at M = 1.
-        unit = torch.cat([torch.zeros_like(data.S_delta[:2]), torch.ones_like(data.S_delta[:2])], dim=1)
-        heads.standardise("marked", unit if data.S_M is None else data.S_M[data.training], LEAST_VARIANCE)
-    unmarked = UnmarkedHeads(data, heads)
-    yield unmarked
-    if recipe.keep_metric:
-        heads.metric.load_state_dict(unmarked.metric.state_dict())
-    if fixed is None and recipe.head_epochs:
-        reading = MarkedHeads(data, heads, mark)
-        yield reading
-        start_loss = reading.best_loss
-    yield Contrast(data, heads, None if fixed is not None else mark, start_loss)
+            mark = LearnedMark(data.grid, **training.mark_settings())
+            v = mark.responses.v
+            nn.init.normal_(v[0] if contrast else v, 0, recipe.kick if contrast else UNIT_SCATTER)
+    if not _begin(mark, training, start, data, folder, asked, how, write=isinstance(fixed, nn.Module)):
+        stages = _over_prior(data, heads, mark, fixed) if contrast else [Information(data, mark, training.wanted)]
+        fit_stages(stages, folder, processes, **how)
+    processes.wait()
+    return read(folder, mark, processes.device)
 
 
-def _at_fiducial(data, training, recipe, start, mark, folder, processes, how):
-    """The objective of a training on information."""
-    if start == "unit":
-        with seeded(training.seed, WEIGHTS):
-            mark.load_state_dict(LearnedMark(data.grid, **training.mark_settings()).state_dict())
-            torch.nn.init.normal_(mark.responses.v, 0, UNIT_SCATTER)
-    if not _begin(mark, training, start, data, folder, processes, how):
-        yield Information(data, mark, recipe, training.wanted, training.seed)
+def _data(training, simulations, data_root, device, memory):
+    """What a training has of its simulations."""
+    processes, contrast = Processes(choose_device(device)), training.objective == "contrast"
+    simulations = training.simulations(data_root) if simulations is None else simulations
+    if isinstance(simulations, dict) == contrast:
+        wanted = "one set over the prior" if contrast else "a suite of the sets around the fiducial point"
+        what = type(simulations).__name__
+        raise TypeError(f"objective is {training.objective!r}, but simulations is a {what}; give {wanted}.")
+    kind, grid = (Prior, simulations.grid) if contrast else (Neighbourhood, simulations["fiducial"].grid)
+    return kind(simulations, training.recipe_for(grid), training.kmax, training.seed, processes, memory)
 
 
-def _begin(mark, training, start, data, folder, processes, how, write=False):
+def _begin(mark, training, start, data, folder, asked, how, write):
     """Put the weights it starts with into a mark, from start.safetensors once they are known; and it on its device.
 
     Gives whether the search for them was stopped; then the file has what was best so far.
     """
-    path = folder / "start.safetensors"
-    known, stopped = path.exists() and not read_tensors(path)[1].get("stopped"), False
+    path, processes, stopped = folder / "start.safetensors", data.processes, False
+    known = path.exists() and not read_tensors(path)[1].get("stopped")
     if start in ("classical", "function") and not known:
         mark.load_state_dict(start_mark(training, start, data, folder / "start", **how).state_dict())
-        write, stopped = True, processes.total(float(how["stop"].asked))[0] > 0
+        write, stopped = True, processes.total(bool(asked)) > 0
     processes.wait()
     if write and processes.first:
         tensors = {f"weights.mark.{name}": x for name, x in mark.state_dict().items()}
@@ -188,6 +154,22 @@ def _begin(mark, training, start, data, folder, processes, how, write=False):
     return stopped
 
 
+def _over_prior(data, heads, mark, fixed):
+    """The stages of a training by contrast, in turn; each holds its best weights when the next one is asked for."""
+    learning = mark if fixed is None else None
+    if fixed is not None or data.recipe.head_epochs:
+        data.load_summaries(mark)
+    if data.recipe.standardise:
+        # Where the mark will move, of S_M as it is at M = 1.
+        unit = torch.cat([torch.zeros_like(data.S_delta[:2]), torch.ones_like(data.S_delta[:2])], dim=1)
+        heads.standardise("marked", unit if data.S_M is None else data.S_M[data.training])
+    yield UnmarkedHeads(data, heads)
+    reading = MarkedHeads(data, heads, learning)
+    if fixed is None and data.recipe.head_epochs:
+        yield reading
+    yield Contrast(data, heads, learning, reading.best_loss)
+
+
 def fixed_losses(training, marks, simulations=None, *, data_root=None, device="auto", memory=None):
     """{label: loss} of marks that do not learn, on the boxes that a training on information would hold out.
 
@@ -196,51 +178,30 @@ def fixed_losses(training, marks, simulations=None, *, data_root=None, device="a
     training, simulations, data_root, device, memory : as of `train`.
     marks : {label: mark}.
     """
-    simulations = training.simulations(data_root) if simulations is None else simulations
-    recipe = training.recipe_for(simulations["fiducial"].grid)
-    processes = Processes(choose_device(device))
-    data = Neighbourhood(simulations, training.kmax, recipe.validation, training.seed, processes, memory)
-    losses = {}
+    data, losses = _data(training, simulations, data_root, device, memory), {}
     for label, mark in marks.items():
         data.centre_on(mark)
-        table = data.table(mark, data.rows(*data.held_out))
-        losses[label] = data.loss(table, data.held_out, training.wanted, training.seed)
+        losses[label] = data.loss(data.table(mark, data.rows(*data.held_out)), data.held_out, training.wanted)
     return losses
 
 
-def main(line=None):
-    """Train from a shell, in one process or, under `torchrun`, in many; a line an epoch for a log."""
-    asked = vars(parser().parse_args(line))
-    about = {name: asked.pop(name) for name in ("folder", "data_root", "device")}
+def follow(words, processes, folder):
+    """Train with `torchrun` in several processes of this machine; yield the lines of their log as they come.
 
-    def tell(objective, now):
-        row = now.history[-1]
-        losses = f"training {row['train_loss']:.4f}, validation {row['val_loss']:.4f}"
-        sys.stdout.write(f"{row['stage']} epoch {row['epoch']}: {losses}, {row['seconds']:.1f} s\n")
-        sys.stdout.flush()
-
-    train(Training(**asked), on_epoch=tell, **about)
-
-
-class _Stop:
-    """A request to stop: once made it stands."""
-
-    def __init__(self, stop):
-        self._stop, self.asked = stop, False
-
-    def __call__(self):
-        self.asked = self.asked or bool(self._stop and self._stop())
-        return self.asked
-
-
-def _check(training, recipe, grid, processes):
-    grid.bins(training.kmax)  # refuses what the grid does not hold
-    if training.kmax > TAPER_BEGINS * grid.k_nyq:
-        warnings.warn(
-            f"kmax is {training.kmax:.4g} h/Mpc, but the mark's filters fade from {TAPER_BEGINS * grid.k_nyq:.4g} "
-            "h/Mpc on: spectra beyond that hold little of what the mark could see.",
-            stacklevel=3,
-        )
-    for name, size in (("batch", recipe.batch), ("pretrain_batch", recipe.pretrain_batch)):
-        if training.objective == "contrast" and size % processes.size:
-            raise ValueError(f"{name} is {size}, which {processes.size} processes cannot share; use a multiple.")
+    Parameters
+    ----------
+    words : command line of the training, see `nbkit.train.__main__`.
+    processes : how many: GPUs, or CPUs to share each batch.
+    folder : of the run, where log.txt is kept.
+    """
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "log.txt"
+    command += ["-m", "nbkit.train", *words, f"--folder={folder}"]
+    with log.open("w") as file, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True) as started:
+        for line in started.stdout:
+            file.write(line)
+            yield line.rstrip()
+    if started.returncode:
+        last = log.read_text().strip().splitlines()[-15:]
+        raise RuntimeError(f"The training ended with code {started.returncode}; the end of {log}:\n" + "\n".join(last))

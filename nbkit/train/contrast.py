@@ -1,18 +1,138 @@
-"""Summaries and thetas to embeddings, residual, Mahalanobis score and InfoNCE, section 2.3 and table 2; the objectives
-of both stages."""
+"""Section 2.3 and table 2: anchors to candidate cosmologies; summaries and thetas to embeddings, residual, Mahalanobis
+score and InfoNCE.
 
-from math import log
+Candidates live in normalised theta: each parameter runs from 0 to 1 over the prior.
+"""
 
+from dataclasses import dataclass
+from math import sqrt
+from typing import NamedTuple
+
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 
-from nbkit.mesh.spectra import marked_spectra, marked_summary
-from nbkit.train.data import micro_batch
-from nbkit.train.fit import Objective
-
+# The diagonal of the prior, the unit of distances between cosmologies.
+DIAGONAL = sqrt(5)
+# Draws of global negatives before giving up: each round replaces only what fell too close to an anchor.
+MOST_ROUNDS = 100
 # Added to the variances by which S_M is standardised: at M = 1 it has none.
 LEAST_VARIANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class Negatives:
+    """How many negatives of each kind, and how near they may come, table 2.
+
+    Parameters
+    ----------
+    n_real : cosmologies of the training set, shared by the batch.
+    n_global : cosmologies drawn over the whole prior, shared by the batch.
+    n_local : cosmologies drawn in a shell around each anchor; the batch shares those of all its anchors.
+    exclusion : nearer than this to an anchor nothing counts as its negative [diagonal of the prior, sqrt(5)].
+    neighbourhood : outer radius of the local shell [diagonal of the prior]; `exclusion` is the inner one.
+    """
+
+    n_real: int = 128
+    n_global: int = 384
+    n_local: int = 32
+    exclusion: float = 0.03
+    neighbourhood: float = 0.15
+
+    def __post_init__(self):
+        for name in ("n_real", "n_global", "n_local"):
+            if type(value := getattr(self, name)) is not int or value < 0:
+                raise ValueError(f"{name} is {value!r}; it must be a whole number, 0 or more.")
+        if not 0 <= self.exclusion < self.neighbourhood <= 0.5 / DIAGONAL:
+            raise ValueError(
+                f"exclusion is {self.exclusion} and neighbourhood {self.neighbourhood}; they must satisfy "
+                f"0 <= exclusion < neighbourhood <= {0.5 / DIAGONAL:.4f}: a larger shell does not fit inside the prior."
+            )
+
+    def total(self, batch):
+        """Candidates that a batch of anchors shares, the anchors included: 1,040 for 16 with the paper's counts."""
+        return batch + self.n_real + self.n_global + batch * self.n_local
+
+
+class Candidates(NamedTuple):
+    """Cosmologies that a batch of B anchors is compared with; row i < B is the true one of anchor i."""
+
+    theta: torch.Tensor  # (c, 5) in normalised theta: anchors, real, global, local
+    excluded: torch.Tensor  # (B, c) bool: nearer to that anchor than the exclusion, yet not its own
+
+
+def normalised(theta, prior):
+    """Theta (..., 5) in units of the prior (5, 2): 0 at its lower edges, 1 at its upper ones; float64."""
+    theta, prior = (torch.from_numpy(np.array(x, dtype=np.float64)) for x in (theta, prior))
+    u = (theta - prior[:, 0]) / (prior[:, 1] - prior[:, 0])
+    outside = ((u < -1e-9) | (u > 1 + 1e-9)).any(-1) | ~torch.isfinite(u).all(-1)
+    if outside.any():
+        raise ValueError(
+            f"{int(outside.sum())} of {outside.numel()} cosmologies lie outside the prior, for one "
+            f"{theta[outside][0].tolist()}; give simulations of the prior {prior.tolist()}."
+        )
+    return u
+
+
+def candidates(anchors, pool, negatives, generator):
+    """The candidates of one batch, `negatives.total(B)` of them, drawn with `generator`.
+
+    Parameters
+    ----------
+    anchors : (B, 5) float64 cosmologies of the batch, normalised.
+    pool : (N, 5) float64 cosmologies of the training set, normalised, from which real negatives come.
+    """
+    real = _real(anchors, pool, negatives, generator)
+    theta = torch.cat([anchors, real, *(draw(anchors, negatives, generator) for draw in (_global, _local))])
+    # A shell's inner edge is the exclusion itself; rounding must not throw such candidates out.
+    excluded = _distances(anchors, theta) < negatives.exclusion * DIAGONAL * (1 - 1e-9)
+    excluded[:, : len(anchors)].fill_diagonal_(False)
+    return Candidates(theta, excluded)
+
+
+def _real(anchors, pool, negatives, generator):
+    eligible = torch.nonzero(_far(pool, anchors, negatives)).flatten()
+    if len(eligible) < negatives.n_real:
+        raise ValueError(
+            f"n_real is {negatives.n_real}, but only {len(eligible)} of {len(pool)} training cosmologies are far "
+            "enough from the batch; use fewer real negatives or more simulations."
+        )
+    return pool[eligible[torch.randperm(len(eligible), generator=generator)[: negatives.n_real]]]
+
+
+def _global(anchors, negatives, generator):
+    kept = anchors[:0]
+    for _ in range(MOST_ROUNDS):
+        missing = negatives.n_global - len(kept)
+        if missing == 0:
+            return kept
+        drawn = torch.rand(missing, anchors.shape[1], generator=generator, dtype=anchors.dtype)
+        kept = torch.cat([kept, drawn[_far(drawn, anchors, negatives)]])
+    raise ValueError(
+        f"After {MOST_ROUNDS} rounds only {len(kept)} of {negatives.n_global} global negatives are farther than the "
+        f"exclusion {negatives.exclusion} from {len(anchors)} anchors; use a smaller exclusion or batch."
+    )
+
+
+def _local(anchors, negatives, generator):
+    shape = (len(anchors), negatives.n_local, anchors.shape[1])
+    direction = torch.randn(shape, generator=generator, dtype=anchors.dtype)
+    inner, outer = negatives.exclusion * DIAGONAL, negatives.neighbourhood * DIAGONAL
+    radius = inner + (outer - inner) * torch.rand(*shape[:2], 1, generator=generator, dtype=anchors.dtype)
+    step = radius * direction / direction.norm(dim=-1, keepdim=True)
+    # A step that would leave the prior along an axis goes the other way along it: the distance stays what it was.
+    there = anchors[:, None] + step
+    step = torch.where((there < 0) | (there > 1), -step, step)
+    return (anchors[:, None] + step).flatten(0, 1)
+
+
+def _distances(a, b):
+    return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def _far(theta, anchors, negatives):
+    return (_distances(theta, anchors) >= negatives.exclusion * DIAGONAL).all(1)
 
 
 def residual(z_m, z_d, eps=1e-9):
@@ -89,16 +209,11 @@ class Heads(nn.Module):
         self.register_buffer("marked_variance", torch.ones(2 * bins))
 
     @torch.no_grad()
-    def standardise(self, which, S, least=0.0):
-        """From now on see the "unmarked" or "marked" summaries with the mean and variance of S (N, ...) taken out.
-
-        Parameters
-        ----------
-        least : added to the variance.
-        """
+    def standardise(self, which, S):
+        """From now on see the "unmarked" or "marked" summaries with the mean and variance of S (N, ...) taken out."""
         S = S.double()
         getattr(self, f"{which}_mean").copy_(S.mean(0))
-        getattr(self, f"{which}_variance").copy_(S.var(0) + least)
+        getattr(self, f"{which}_variance").copy_(S.var(0) + (LEAST_VARIANCE if which == "marked" else 0))
 
     def z_d(self, S_delta):
         """Embedding of the unmarked summary (..., b), length 1."""
@@ -116,184 +231,3 @@ class Heads(nn.Module):
     def z_theta(self, theta):
         """Embedding of cosmologies (..., 5) in normalised theta, length 1."""
         return normalize(self.theta(2 * theta - 1), dim=-1)
-
-
-def heads_for(data, residualised):
-    """New Heads for simulations and their recipe, which see S_delta as the recipe wants it.
-
-    Parameters
-    ----------
-    data : Prior with its summaries loaded.
-    """
-    recipe = data.recipe
-    heads = Heads(data.S_delta.shape[1], recipe.width, recipe.dimension, residualised)
-    if recipe.standardise:
-        heads.standardise("unmarked", data.S_delta[data.training])
-    return heads.to(data.device)
-
-
-class OverPrior(Objective):
-    """Heads on simulations over the prior, in batches with their candidates.
-
-    Parameters
-    ----------
-    data : Prior with its summaries loaded.
-    heads : Heads.
-    """
-
-    stream = 0  # of random orders and candidates: another one for every stage
-
-    def __init__(self, data, heads):
-        super().__init__()
-        self.data, self.recipe, self.heads = data, data.recipe, heads
-        self.batch, self.micro = self.recipe.pretrain_batch, None
-
-    @property
-    def steps(self):
-        """Optimiser steps of an epoch."""
-        return len(self.data.training) // self.batch
-
-    @property
-    def chance(self):
-        """InfoNCE of embeddings that cannot tell the candidates apart: log of their number."""
-        return log(self.recipe.negatives.total(self.recipe.batch))
-
-    def begin(self, epoch, step):
-        """Draw the order of the epoch and start reading."""
-        self._ids, drawn = self.data.epoch(self.stream, epoch, self.batch)
-        self._batches = self.data.batches(self._ids, drawn, self.micro, step, self.micro is not None)
-
-    def step(self, i):
-        """Gradients of the batch's mean InfoNCE, micro-batch by micro-batch: each anchor needs its own box alone."""
-        self.at, total = f" (simulations {self._ids[i].tolist()[:16]})", 0.0
-        for micro in next(self._batches):
-            loss = self(micro) / self.batch
-            loss.backward()
-            total = total + loss.detach()
-        return total
-
-    def validate(self):
-        """Mean InfoNCE of the held-out simulations, against the same candidates every time."""
-        ids, drawn = self.data.validation()
-        total = 0.0
-        for i, batch in enumerate(self.data.batches(ids, drawn, self.micro, fields=self.micro is not None)):
-            self.at = f" (simulations {ids[i].tolist()[:16]})"
-            total += sum(float(self(micro)) for micro in batch)
-        return None, self.data.processes.total(total)[0] / len(self.data.held_out)
-
-    def _info_nce(self, z, L, batch):
-        """The sum of the anchors' InfoNCE."""
-        scores = mahalanobis_scores(z, self.heads.z_theta(batch.theta), L, self.recipe.temperature)
-        return info_nce(scores, batch.positive, batch.excluded).sum()
-
-
-class UnmarkedHeads(OverPrior):
-    """Stage one: z_d against z_theta, with a metric of its own."""
-
-    name = "unmarked"
-
-    def __init__(self, data, heads):
-        super().__init__(data, heads)
-        self.epochs, self.metric = self.recipe.pretrain_epochs, Metric(self.recipe.dimension).to(data.device)
-
-    def groups(self):
-        """Heads of P_dd and theta."""
-        modules = [self.heads.unmarked, self.heads.theta, self.metric]
-        return [(modules, self.recipe.pretrain_rate, self.recipe.weight_decay)]
-
-    def forward(self, batch):
-        """The sum of the anchors' InfoNCE."""
-        return self._info_nce(self.heads.z_d(batch.S_delta), self.metric(), batch)
-
-
-class MarkedHeads(OverPrior):
-    """z_perp of the marked summary against z_theta: heads learn to read a mark that does not change, S_M of `data`.
-
-    Parameters
-    ----------
-    mark : kept with the heads, if it is a module.
-    """
-
-    name, stream = "heads", 2
-
-    def __init__(self, data, heads, mark=None):
-        super().__init__(data, heads)
-        self.mark, self.epochs = mark, self.recipe.head_epochs
-
-    def groups(self):
-        """Heads of the marked summary and theta, and the metric."""
-        modules = [self.heads.marked, self.heads.metric, self.heads.theta]
-        return [(modules, self.recipe.pretrain_rate, self.recipe.weight_decay)]
-
-    def S_M(self, marked):
-        """Marked summaries (m, 2b) from what a batch carries."""
-        return marked
-
-    def forward(self, batch):
-        """The sum of the anchors' InfoNCE."""
-        z_perp = self.heads.z_perp(self.S_M(batch.marked), batch.S_delta)
-        return self._info_nce(z_perp, self.heads.metric(), batch)
-
-
-class Contrast(MarkedHeads):
-    """Stage two: heads and mark together. Of a mark that does not change (None), heads alone.
-
-    Where the heads see standardised summaries it remembers the S_M of a step, and moves their mean and variance towards
-    them after it: within a step these are constants, so each anchor's loss still depends on its own simulation alone.
-
-    Parameters
-    ----------
-    mark : the module to train; or None, and `data` holds S_M.
-    start_loss : validation loss of the mark as it starts with heads that can read it, if they were trained.
-    """
-
-    name, stream = "marked", 1
-
-    def __init__(self, data, heads, mark=None, start_loss=None):
-        super().__init__(data, heads, mark)
-        self._start_loss, self._seen = start_loss, []
-        self.batch, self.epochs = self.recipe.batch, self.recipe.epochs
-        if mark is None:
-            # As those of a mark that learns are trained before it begins to.
-            self.epochs = self.recipe.head_epochs or self.epochs
-        else:
-            self.micro = micro_batch(data.grid, data.device)
-
-    def groups(self):
-        """Heads, theta and mark, each at a rate of its own; the unmarked head is frozen."""
-        recipe, heads = self.recipe, self.heads
-        rate = recipe.pretrain_rate if self.mark is None and recipe.head_epochs else recipe.learning_rate
-        groups = [([heads.marked, heads.metric], rate, recipe.weight_decay)]
-        groups.append(([heads.theta], rate * recipe.theta_rate, recipe.weight_decay))
-        if self.mark is not None:
-            decay = recipe.weight_decay if recipe.mark_decay is None else recipe.mark_decay
-            groups.append(([self.mark], rate * recipe.mark_rate, decay))
-        return groups
-
-    def start(self):
-        """The loss that heads have reached on the mark as it starts."""
-        return None if self._start_loss is None else (None, self._start_loss)
-
-    def S_M(self, marked):
-        """Marked summaries (m, 2b) of fields (m, n, n, n), or as they are."""
-        if self.mark is None:
-            return marked
-        power = marked_spectra(self.mark, marked, grid=self.data.grid, kmax=self.data.kmax)
-        S_M = marked_summary(power.P_dd, power.P_dm, power.P_mm)
-        if self.recipe.standardise and torch.is_grad_enabled():
-            self._seen.append(S_M.detach())
-        return S_M
-
-    @torch.no_grad()
-    def moved(self, factor):
-        """Move the heads' mean and variance of S_M towards those of the step just made, by a share of the way."""
-        if not self._seen:
-            return
-        S_M = torch.cat(self._seen).double()
-        self._seen.clear()
-        sums = torch.cat([S_M.new_tensor([len(S_M)]), S_M.sum(0), (S_M**2).sum(0)])
-        count, *sums = self.data.processes.summed(sums).split([1, S_M.shape[1], S_M.shape[1]])
-        mean, square = (x / count for x in sums)
-        share = self.recipe.newest * factor
-        self.heads.marked_mean.lerp_(mean.float(), share)
-        self.heads.marked_variance.lerp_((square - mean**2 + LEAST_VARIANCE).float(), share)

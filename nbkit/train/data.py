@@ -1,10 +1,13 @@
 """Simulations ready for training: split, read ahead, in batches with their candidates, measured where that will do."""
 
 import os
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from itertools import islice
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from nbkit.disk import kept
@@ -13,8 +16,9 @@ from nbkit.measure.cross import contents_key
 from nbkit.mesh.grid import to_fourier
 from nbkit.mesh.spectra import marked_spectra, marked_summary, spectra_of_modes, unmarked_summary
 from nbkit.mesh.threads import generator
-from nbkit.train.negatives import candidates, normalised
+from nbkit.train.contrast import candidates, normalised
 from nbkit.universe.cosmology import PRIOR_BSQ
+from nbkit.universe.store import fingerprint
 
 # First words of the seeds of everything random: streams of different use never meet.
 SPLIT, WEIGHTS, ORDER, DRAWN, HELD_OUT = range(5)
@@ -52,86 +56,92 @@ class Fields:
         self.simulations, self.device = simulations, device
         needed = 4 * len(simulations) * simulations.grid.n**3
         memory = MEMORY_SHARE * free_memory(device) if memory is None else memory
-        self._all = self._read(range(len(simulations))) if needed <= memory else None
-
-    @property
-    def in_memory(self):
-        """Whether no disk is needed any more."""
-        return self._all is not None
+        self.all = self._read(range(len(simulations))) if needed <= memory else None
 
     def parts(self, indices):
         """Yield the fields (m, n, n, n) of each list of indices in turn; the next ones are read meanwhile."""
-        if self.in_memory:
-            for part in indices:
-                yield self._all[torch.as_tensor(part, device=self.device)]
+        if self.all is not None:
+            yield from (self.all[torch.as_tensor(part, device=self.device)] for part in indices)
             return
-        indices = list(indices)
+        indices = iter(indices)
         with ThreadPoolExecutor(1, thread_name_prefix="nbkit-read") as reader:
-            reading = [reader.submit(self._read, part) for part in indices[:AHEAD]]
+            reading = deque(reader.submit(self._read, part) for part in islice(indices, AHEAD))
             try:
-                for i in range(len(indices)):
-                    if i + AHEAD < len(indices):
-                        reading.append(reader.submit(self._read, indices[i + AHEAD]))
-                    yield reading[i].result()
-                    reading[i] = None
+                while reading:
+                    fields = reading.popleft().result()
+                    reading.extend(reader.submit(self._read, part) for part in islice(indices, 1))
+                    yield fields
             finally:
-                for waiting in filter(None, reading):
-                    waiting.cancel()
+                reader.shutdown(cancel_futures=True)
 
     def _read(self, part):
         fields = self.simulations[[int(i) for i in part]]
         return torch.as_tensor(fields, dtype=torch.float32).to(self.device, non_blocking=True)
 
 
-class Prior:
-    """Simulations over the prior, split into training and validation, for training by contrast.
+class Simulations:
+    """Simulations to train on, of a recipe: their fields, on the device of the processes that train together.
 
     Parameters
     ----------
-    simulations : has len(), `theta` (N, 5), `grid`, and simulations[list] -> (batch, n, n, n) float32.
+    simulations : has len(), `grid`, and simulations[list] -> (batch, n, n, n) float32.
     recipe : the Recipe.
     kmax : largest k of a bin [h/Mpc].
-    seed : of the split and of all candidates.
-    processes : the Processes that train together.
+    seed : of the split and of all that is drawn.
+    processes : the Processes.
     memory : most bytes of fields to keep in memory.
     """
 
     def __init__(self, simulations, recipe, kmax, seed, processes, memory=None):
-        self.grid, self.kmax, self.recipe, self.seed, self.processes = simulations.grid, kmax, recipe, seed, processes
-        self.device, self._memory, self.simulations = processes.device, memory, simulations
-        self.theta, self.S_M = normalised(simulations.theta, PRIOR_BSQ), None
-        self.training, self.held_out = split(len(simulations), recipe.validation, seed)
-        for name, size in (("batch", recipe.batch), ("pretrain_batch", recipe.pretrain_batch)):
-            if size > len(self.training) or len(self.held_out) < 1:
-                raise ValueError(
-                    f"{len(simulations)} simulations give {len(self.training)} for training and {len(self.held_out)} "
-                    f"for validation; {name} = {size} needs at least that many, and one to validate."
-                )
-        # The last batch is filled up with the first simulations' thetas: every loss is over as many candidates.
-        padded = self.held_out.repeat(1 + recipe.batch // len(self.held_out) + 1)
-        self._held_out_candidates = [
-            candidates(
-                self.theta[padded[rows.start : rows.start + recipe.batch]],
-                self.theta[self.training],
-                recipe.negatives,
-                generator(seed, HELD_OUT, i),
-            )
-            for i, rows in enumerate(slices(len(self.held_out), recipe.batch))
-        ]
+        self.simulations, self.recipe, self.kmax, self.seed = simulations, recipe, kmax, seed
+        self.processes, self.device, self._memory = processes, processes.device, memory
+        self.grid, self.bins = simulations.grid, len(simulations.grid.bins(kmax).k)
 
     @cached_property
     def fields(self):
         """The density fields; read when first asked for, so that a finished run never touches them."""
         return Fields(self.simulations, self.device, self._memory)
 
+
+class Prior(Simulations):
+    """Simulations over the prior, with their `theta` (N, 5), for training by contrast; see `Simulations`."""
+
+    S_M = None
+
+    def __init__(self, *about, **options):
+        super().__init__(*about, **options)
+        recipe, count = self.recipe, len(self.simulations)
+        self.theta = normalised(self.simulations.theta, PRIOR_BSQ)
+        self.training, self.held_out = split(count, recipe.validation, self.seed)
+        for name, size in (("batch", recipe.batch), ("pretrain_batch", recipe.pretrain_batch)):
+            if size > len(self.training) or len(self.held_out) < 1:
+                raise ValueError(
+                    f"{count} simulations give {len(self.training)} for training and {len(self.held_out)} for "
+                    f"validation; {name} = {size} needs at least that many, and one to validate."
+                )
+            if size % self.processes.size:
+                others = f"{self.processes.size} processes"
+                raise ValueError(f"{name} is {size}, which {others} cannot share; use a multiple.")
+        # The last batch is filled up with the first simulations' thetas: every loss is over as many candidates.
+        padded = self.held_out.repeat(2 + recipe.batch // len(self.held_out))
+        rows = self.held_out.split(recipe.batch)
+        drawn = [self._candidates(x, HELD_OUT, i) for i, x in enumerate(padded.split(recipe.batch)[: len(rows)])]
+        # As `epoch` gives them, with the same candidates every time.
+        self.validation = rows, drawn.__getitem__
+
+    def about(self):
+        """What the simulations are."""
+        return {"simulations": [len(self.simulations), fingerprint(self.simulations)]}
+
+    def some(self, count):
+        """So many fields (count, n, n, n), spread evenly over the set."""
+        return self.simulations[np.linspace(0, len(self.simulations), count, endpoint=False).astype(int).tolist()]
+
     def load_summaries(self, mark=None):
         """Make S_delta (N, b), and S_M (N, 2b) of a mark that is given, or read them if they were made before."""
         key = {"version": SUMMARIES, "simulations": contents_key(self.simulations), "kmax": self.kmax}
         key |= {"mark": None if mark is None else identity(mark)}
-        if self.processes.first:
-            kept("summaries", key, lambda: self._summaries(mark))
-        self.processes.wait()
-        tensors = kept("summaries", key, lambda: self._summaries(mark), self.device)
+        tensors = self.processes.in_turn(lambda: kept("summaries", key, lambda: self._summaries(mark), self.device))
         self.S_delta, self.S_M = tensors["S_delta"], tensors.get("S_M")
 
     def epoch(self, stream, epoch, size):
@@ -139,46 +149,37 @@ class Prior:
 
         What is left over of the simulations waits for another epoch's order.
         """
-        steps = len(self.training) // size
         order = torch.randperm(len(self.training), generator=generator(self.seed, ORDER, stream, epoch))
-        ids = [self.training[order[rows]] for rows in slices(steps * size, size)]
-        pool, negatives = self.theta[self.training], self.recipe.negatives
+        ids = self.training[order][: len(order) // size * size].split(size)
+        return ids, lambda step: self._candidates(ids[step], DRAWN, stream, epoch, step)
 
-        def drawn(step):
-            return candidates(self.theta[ids[step]], pool, negatives, generator(self.seed, DRAWN, stream, epoch, step))
+    def _candidates(self, ids, *words):
+        pool = self.theta[self.training]
+        return candidates(self.theta[ids], pool, self.recipe.negatives, generator(self.seed, *words))
 
-        return ids, drawn
-
-    def validation(self):
-        """As `epoch`, for the held-out simulations, with the same candidates every time."""
-        ids = [self.held_out[rows] for rows in slices(len(self.held_out), self.recipe.batch)]
-        return ids, self._held_out_candidates.__getitem__
-
-    def batches(self, ids, drawn, micro=None, first=0, fields=False):
+    def batches(self, ids, drawn, micro=None, first=0):
         """Yield the micro-batches of each step from step `first` on: lists of Batch, this process's share.
 
-        With `fields` they carry density fields, read ahead over the borders of batches; without, S_M.
+        With a size `micro` they carry density fields, read ahead over the borders of batches; without, S_M.
         """
-        shares = [self.processes.share(len(x)) for x in ids]
-        cuts = [slices(s.stop - s.start, micro or len(x)) for x, s in zip(ids, shares, strict=True)]
         steps = range(first, len(ids))
-        read = self.fields.parts([ids[i][shares[i]][rows] for i in steps for rows in cuts[i]]) if fields else None
-        for step in steps:
-            yield self._micro_batches(ids[step], shares[step], drawn(step), cuts[step], read)
+        shares = {i: torch.arange(len(ids[i]))[self.processes.share(len(ids[i]))] for i in steps}
+        parts = {i: chunks(share, micro or len(share)) for i, share in shares.items()}
+        read = self.fields.parts([ids[i][part] for i in steps for part in parts[i]]) if micro else None
+        for i in steps:
+            yield self._micro_batches(ids[i], drawn(i), parts[i], read)
 
-    def _micro_batches(self, ids, share, drawn, cuts, read):
-        mine = ids[share].to(self.device)
-        positive = torch.arange(len(ids), device=self.device)[share]
-        theta, excluded = drawn.theta.float().to(self.device), drawn.excluded[share].to(self.device)
-        for rows in cuts:
-            marked = next(read) if read is not None else None if self.S_M is None else self.S_M[mine[rows]]
-            yield Batch(self.S_delta[mine[rows]], marked, theta, positive[rows], excluded[rows])
+    def _micro_batches(self, ids, drawn, parts, read):
+        theta = drawn.theta.float().to(self.device)
+        for part in parts:
+            mine, excluded = ids[part].to(self.device), drawn.excluded[part].to(self.device)
+            marked = next(read) if read is not None else None if self.S_M is None else self.S_M[mine]
+            yield Batch(self.S_delta[mine], marked, theta, part.to(self.device), excluded)
 
     @torch.no_grad()
     def _summaries(self, mark):
-        parts = slices(len(self.simulations), 8)
-        made = {"S_delta": []} if mark is None else {"S_delta": [], "S_M": []}
-        for delta in self.fields.parts([range(p.start, p.stop) for p in parts]):
+        made = {"S_delta": [], **({} if mark is None else {"S_M": []})}
+        for delta in self.fields.parts(torch.arange(len(self.simulations)).split(8)):
             if mark is None:
                 power = spectra_of_modes(to_fourier(delta, self.grid), grid=self.grid, kmax=self.kmax)
             else:
@@ -212,6 +213,6 @@ def micro_batch(grid, device):
     return max(1, CPU_VOXELS // voxels)
 
 
-def slices(count, size):
-    """Slices of at most `size` that cover range(count)."""
-    return [slice(i, min(i + size, count)) for i in range(0, count, size)]
+def chunks(rows, size):
+    """Rows (N,) in parts of at most `size`; of none, none."""
+    return rows.split(size) if len(rows) else ()

@@ -1,23 +1,76 @@
-"""The one loop: AdamW steps on an objective, validation, schedule, early stopping, checkpoints that resume exactly."""
+"""The one loop, in one process or many: AdamW steps on an objective, validation, schedule, early stopping, checkpoints
+that resume exactly."""
 
+import os
 import time
-from dataclasses import asdict, dataclass, field
+from copy import deepcopy
+from dataclasses import asdict
 from math import inf, isfinite
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.nn.utils import clip_grad_norm_
 from tqdm.auto import tqdm
 
 from nbkit.disk import read_tensors, write_atomically, write_tensors
 from nbkit.mesh.threads import keep_freed
-from nbkit.train.training import cosine_factor
+from nbkit.train.run import Progress, part
 from nbkit.universe.farm import is_watched
 
-HISTORY = ("stage", "epoch", "passes", "train_loss", "val_loss", "learning_rate", "seconds")
 # A loss this many times chance above the best one, in this many batches in a row, will not come back. One such batch
 # may: where z_m passes z_d the residual flips, and clipping takes the sting out of that gradient.
 DIVERGED, LOST_BATCHES = 3, 8
+
+
+class Processes:
+    """The group this process belongs to: `rank` of `size`, alone unless `torchrun` started several."""
+
+    def __init__(self, device):
+        self.device = device
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # NCCL takes the current one
+        self.size = int(os.environ.get("WORLD_SIZE", 1))
+        self.rank = int(os.environ.get("RANK", 0)) if self.size > 1 else 0
+        if self.size > 1 and not distributed.is_initialized():
+            distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    @property
+    def first(self):
+        """Whether this process writes files and shows progress."""
+        return self.rank == 0
+
+    def share(self, count):
+        """This process's part of `count` things, as a slice."""
+        return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+
+    def summed(self, tensor):
+        """Sum of a tensor over all processes."""
+        if self.size > 1:
+            distributed.all_reduce(tensor)
+        return tensor
+
+    def total(self, value):
+        """Sum of a plain number over all processes."""
+        return float(self.summed(torch.tensor(value, dtype=torch.float64, device=self.device)))
+
+    def wait(self):
+        """Until all processes are here."""
+        if self.size > 1:
+            distributed.barrier()
+
+    def in_turn(self, call):
+        """What call() gives, in the first process before the others: they find what it has kept on disk."""
+        result = call() if self.first else None
+        self.wait()
+        return result if self.first else call()
+
+    def sum_gradients(self, parameters):
+        """Sum the gradients of parameters over all processes; those without one count as zero."""
+        if self.size > 1:
+            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+            total = self.summed(torch.cat([g.flatten() for g in gradients]))
+            for p, whole in zip(parameters, total.split([p.numel() for p in parameters]), strict=True):
+                p.grad = whole.view_as(p)
 
 
 class TrainingDiverged(RuntimeError):
@@ -61,6 +114,9 @@ class Objective(nn.Module):
         """(training loss, or None for the mean over the epoch's steps; loss on what is held out)."""
         raise NotImplementedError
 
+    def end(self):
+        """After the stage, with its best weights."""
+
     def state(self):
         """Tensors beyond weights and optimiser that going on needs."""
         return {}
@@ -69,54 +125,15 @@ class Objective(nn.Module):
         """Take back what `state` gave."""
 
 
-@dataclass
-class Progress:
-    """Where a stage is: with the tensors of its checkpoint, all that is needed to go on exactly."""
-
-    stage: str
-    ended: bool = False
-    epoch: int = 0  # epochs finished
-    step: int = 0  # steps done of the next one
-    loss_sum: float = 0.0  # over its steps
-    seconds: float = 0.0  # spent on it
-    best_loss: float = inf
-    best_epoch: int = 0
-    stale: int = 0  # epochs since the best
-    factor: float = 1.0  # of the learning rate, under the plateau schedule
-    plateau_best: float = inf
-    plateau_stale: int = 0
-    history: list = field(default_factory=list)  # rows of HISTORY, those of earlier stages first
-
-    def rate(self, full, recipe, steps, epochs):
-        """Learning rate of the next step, where `full` is the highest."""
-        if recipe.schedule == "cosine":
-            return full * cosine_factor(self.epoch * steps + self.step, epochs * steps, recipe.warmup)
-        return max(full * self.factor, recipe.floor)
-
-    def end_epoch(self, recipe, train_loss, val_loss, batch, learning_rate):
-        """Count an epoch of `self.step` steps; True if its validation loss is the best so far."""
-        self.epoch += 1
-        train_loss = self.loss_sum / self.step if train_loss is None else train_loss
-        passes = self.epoch * self.step * batch
-        row = (self.stage, self.epoch, passes, train_loss, val_loss, learning_rate, self.seconds)
-        self.history.append(dict(zip(HISTORY, row, strict=True)))
-        self.step, self.loss_sum, self.seconds = 0, 0.0, 0.0
-        if val_loss < self.plateau_best - recipe.min_delta:
-            self.plateau_best, self.plateau_stale = val_loss, 0
-        else:
-            self.plateau_stale += 1
-            if self.plateau_stale > recipe.plateau_patience:
-                self.factor, self.plateau_stale = self.factor * recipe.gamma, 0
-        if val_loss < self.best_loss - recipe.min_delta:
-            self.best_loss, self.best_epoch, self.stale = val_loss, self.epoch, 0
-            return True
-        self.stale += 1
-        return False
-
-    def csv(self):
-        """The history as text, one epoch a line."""
-        lines = [",".join(HISTORY), *(",".join(str(row[name]) for name in HISTORY) for row in self.history)]
-        return "\n".join(lines) + "\n"
+def fit_stages(objectives, folder, processes, **how):
+    """Run stages one after the other, as `fit` does, until one is asked to stop; gives the Progress of the last."""
+    history = ()
+    for objective in objectives:
+        now = fit(objective, folder, processes, history, **how)
+        if not now.ended:
+            break
+        history = now.history
+    return now
 
 
 def fit(objective, folder, processes, history=(), *, checkpoint_every=30.0, stop=None, on_epoch=None, show=None):
@@ -138,23 +155,22 @@ def fit(objective, folder, processes, history=(), *, checkpoint_every=30.0, stop
     keep_freed()
     path, recipe = folder / f"{objective.name}.safetensors", objective.recipe
     on_epoch = on_epoch if on_epoch and processes.first else lambda *_: None
+    show = processes.first and (is_watched() if show is None else show)
     optimizer = _optimizer(objective, processes.device)
     now, best, saved, lost = Progress(objective.name, history=list(history)), None, time.monotonic(), 0
     there = path.exists()
     processes.wait()  # until all have looked, before one writes
     if there:
         tensors, about = read_tensors(path, processes.device)
-        now = Progress(**about)
+        now = Progress.of(about)
         objective.load_state_dict(part(tensors, "weights"))
         if now.ended:
             objective.best_loss = now.best_loss
+            objective.end()
             return now
-        _restore_optimizer(optimizer, objective, part(tensors, "optimizer"))
+        _restore(optimizer, part(tensors, "optimizer"))
         objective.restore(part(tensors, "state"))
         best = part(tensors, "best") or None
-
-    def copy():
-        return {name: x.clone() for name, x in objective.state_dict().items()}
 
     def save():
         nonlocal saved
@@ -162,8 +178,9 @@ def fit(objective, folder, processes, history=(), *, checkpoint_every=30.0, stop
         if processes.first:
             parts = {"weights": objective.state_dict()}
             if not now.ended:
-                parts |= {"optimizer": _optimizer_state(optimizer, objective), "best": best or {}}
-                parts |= {"state": objective.state()}
+                moments = optimizer.state_dict()["state"]
+                flat = {f"{p}.{name}": x for p, state in moments.items() for name, x in state.items()}
+                parts |= {"optimizer": flat, "best": best or {}, "state": objective.state()}
             tensors = {f"{part}.{name}": x for part, of in parts.items() for name, x in of.items()}
             write_tensors(path, tensors, asdict(now))
             write_atomically(folder / "history.csv", now.csv().encode())
@@ -200,45 +217,51 @@ def fit(objective, folder, processes, history=(), *, checkpoint_every=30.0, stop
         objective.moved(rate(1.0))
         return loss
 
-    def validate(where):
+    def judge(losses, where):
+        """What the objective says of its start, or of what is held out."""
         try:
             with torch.no_grad():
-                losses = objective.validate() if where == "validation" else objective.start()
+                train_loss, val_loss = losses() or (None, None)
         except ValueError as problem:
             raise diverged(str(problem), where) from problem
-        if losses is not None and not isfinite(losses[1]):
-            raise diverged(f"the validation loss is {losses[1]}", where)
-        return losses
+        if val_loss is not None and not isfinite(val_loss):
+            raise diverged(f"the validation loss is {val_loss}", where)
+        return train_loss, val_loss
 
-    if not there and (losses := validate("start")) is not None:
-        now.best_loss = now.plateau_best = losses[1]
-        best = copy()
-        if losses[0] is not None:
-            now.history.append(dict(zip(HISTORY, (now.stage, 0, 0, *losses, 0.0, 0.0), strict=True)))
+    if not there:
+        train_loss, val_loss = judge(objective.start, "start")
+        if val_loss is not None:
+            now.best_loss, best = val_loss, deepcopy(objective.state_dict())
+        if train_loss is not None:
+            now.tell(0, train_loss, val_loss, 0.0)
             on_epoch(objective, now)
-    with _bar(now, objective, show if processes.first else False) as bar:
+    done, steps = now.epoch * objective.steps + now.step, objective.epochs * objective.steps
+    with tqdm(total=steps, initial=done, unit="step", disable=not show, leave=False) as bar:
         while now.epoch < objective.epochs and now.stale < recipe.patience:
             since = time.monotonic()
+            bar.set_description(f"{now.stage}: epoch {now.epoch + 1} of at most {objective.epochs}", refresh=False)
             objective.begin(now.epoch, now.step)
             for i in range(now.step, objective.steps):
                 loss = step(i)
                 now.step, now.loss_sum = i + 1, now.loss_sum + loss
-                _tell(bar, now, objective, loss)
-                stopped = processes.total(float(stop() if stop else False))[0] > 0
+                bar.set_postfix_str(f"loss {loss:.3f}, best validation {now.best_loss:.3f}", refresh=False)
+                bar.update()
+                stopped = processes.total(bool(stop and stop())) > 0
                 if stopped or time.monotonic() - saved >= checkpoint_every:
                     now.seconds, since = now.seconds + time.monotonic() - since, time.monotonic()
                     save()
                 if stopped:
                     return now
-            losses = validate("validation")
+            losses = judge(objective.validate, "validation")
             now.seconds += time.monotonic() - since
             if now.end_epoch(recipe, *losses, objective.batch, rate(objective.groups()[0][1])):
-                best = copy()
+                best = deepcopy(objective.state_dict())
             on_epoch(objective, now)
     if best is not None:
         objective.load_state_dict(best)
     now.ended, objective.best_loss = True, now.best_loss
     save()
+    objective.end()
     return now
 
 
@@ -252,40 +275,10 @@ def _optimizer(objective, device):
     return torch.optim.AdamW(groups, fused=device.type in ("cpu", "cuda"))
 
 
-def _names(objective):
-    return {id(p): name for name, p in objective.named_parameters()}
-
-
-def _optimizer_state(optimizer, objective):
-    names = _names(objective)
-    return {f"{names[id(p)]}.{key}": value for p, state in optimizer.state.items() for key, value in state.items()}
-
-
-def _restore_optimizer(optimizer, objective, tensors):
-    names = _names(objective)
-    for p in (p for group in optimizer.param_groups for p in group["params"]):
-        state = part(tensors, names[id(p)])
-        if state:
-            # AdamW keeps its step count on the CPU unless it is fused.
-            on_cpu = () if optimizer.defaults["fused"] else ("step",)
-            optimizer.state[p] = {key: x if key in on_cpu else x.to(p.device) for key, x in state.items()}
-
-
-def part(tensors, prefix):
-    """Tensors whose name begins with a word, by the rest of their name."""
-    return {name[len(prefix) + 1 :]: x for name, x in tensors.items() if name.startswith(f"{prefix}.")}
-
-
-def _bar(now, objective, show):
-    """A bar over all steps of a stage: epoch, step, loss, time left; silent unless `show`."""
-    start, total = now.epoch * objective.steps + now.step, objective.epochs * objective.steps
-    return tqdm(
-        total=total, initial=start, unit="step", disable=not (is_watched() if show is None else show), leave=False
-    )
-
-
-def _tell(bar, now, objective, loss):
-    bar.set_description(f"{now.stage}: epoch {now.epoch + 1} of at most {objective.epochs}", refresh=False)
-    best = f", best validation {now.best_loss:.3f}" if isfinite(now.best_loss) else ""
-    bar.set_postfix_str(f"loss {loss:.3f}{best}", refresh=False)
-    bar.update()
+def _restore(optimizer, tensors):
+    """Give an optimiser what a checkpoint holds of its state: {"<number of the parameter>.<name>": tensor}."""
+    state = {}
+    for each, x in tensors.items():
+        number, name = each.split(".")
+        state.setdefault(int(number), {})[name] = x
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": state})

@@ -10,20 +10,23 @@ Whatever A chose, the expectation of F is the information of t, which is at most
 information and noise in B averages out. F does not change when M becomes a M + b.
 """
 
+import hashlib
 from typing import NamedTuple
 
 import torch
 
 from nbkit.forecast.fisher import fisher_matrix, hartlap
+from nbkit.mesh.spectra import marked_spectra
 from nbkit.mesh.threads import generator
-from nbkit.train.data import DRAWN, ORDER
-from nbkit.train.fit import Objective
+from nbkit.train.data import HELD_OUT, Simulations, chunks, micro_batch, split
 from nbkit.universe.cosmology import PARAMETERS, STEPS
+from nbkit.universe.store import fingerprint
+from nbkit.universe.suite import DERIVATIVES, FIDUCIAL_SETS
 
-# Divisions into A and B that one value of the objective is the mean of.
-SPLITS = 4
-# Fewest fiducial simulations and pairs of a step: both halves of it must tell a covariance of five numbers.
-LEAST = (32, 6)
+# Divisions into A and B that one value of the objective, and one that is reported, is the mean of.
+SPLITS, REPORTED_SPLITS = 4, 10
+# Boxes whose mean mark is taken off.
+CENTRED_ON = 4
 
 
 class Sample(NamedTuple):
@@ -121,92 +124,138 @@ def linearised(F_few, F):
     return log_sigmas(F) - 0.5 * (C @ (F_few - F) @ C).diagonal() / C.diagonal()
 
 
-class Information(Objective):
-    """log(sigma / sigma of P_dd alone), on average over the wanted parameters, of a learned mark.
+class Joined:
+    """Several sets of simulations as one: the fiducial ones first, then all of Om_p, Om_m, ... s8_m."""
 
-    An epoch begins with a table of the spectra of all boxes. Each step draws two halves of the training boxes: the
-    table of one half gives the weights W, and a batch from the other half, measured anew, what they are worth. The
-    gradient with respect to the spectra of the batch then goes back through the mark, box by box: memory does not grow.
-    W is taken as given, for at the best W the information does not change with it to first order.
+    def __init__(self, sets):
+        self.grid, self.sets = sets["fiducial"].grid, [sets[name] for name in FIDUCIAL_SETS]
+        self.fiducial, self.pairs = len(self.sets[0]), len(self.sets[1])
+        for name, each in zip(FIDUCIAL_SETS[1:], self.sets[1:], strict=True):
+            seeds, others = getattr(each, "seeds", None), getattr(self.sets[1], "seeds", None)
+            if len(each) != self.pairs or (seeds is not None and (seeds != others).any()):
+                raise ValueError(
+                    f"{name} has other seeds than {FIDUCIAL_SETS[1]}; derivatives need the same in all ten sets: call "
+                    "suite(preset) to finish them."
+                )
+
+    def name(self, row):
+        """Set and place in it of a row."""
+        which, within = self._place(row)
+        return f"{FIDUCIAL_SETS[which]} {within}"
+
+    def _place(self, row):
+        which, within = divmod(row - self.fiducial, self.pairs)
+        return (0, row) if row < self.fiducial else (which + 1, within)
+
+    def __len__(self):
+        return self.fiducial + len(DERIVATIVES) * self.pairs
+
+    def __getitem__(self, rows):
+        fields = torch.empty(len(rows), *self.grid.shape)
+        for place, row in enumerate(rows):
+            which, within = self._place(row)
+            fields[place] = self.sets[which][within]
+        return fields
+
+
+class Neighbourhood(Simulations):
+    """Simulations at the fiducial point and one step around it: who trains, who judges, and the spectra of all of them.
+
+    The gradient of anything that depends on all spectra at once is exact with the memory of a few simulations: `table`
+    has all spectra, the gradient with respect to it is algebra of small matrices, and `backpropagate` sends each
+    simulation's row of it back through the mark.
 
     Parameters
     ----------
-    data : Neighbourhood.
-    mark : what is trained.
-    recipe : of it `batch` (boxes a step), `epochs`, the rate and its schedule, decay, clip, patience are used.
-    wanted : rows of theta whose errors count.
-    seed : of all that is drawn.
+    simulations : a suite, or a dict, with the set "fiducial" and the ten derivative sets; as one in `simulations`.
     """
 
-    name = "marked"
-
-    def __init__(self, data, mark, recipe, wanted, seed):
-        super().__init__()
-        self.data, self.mark, self.recipe, self.wanted, self.seed = data, mark, recipe, wanted, seed
-        self.batch, self.epochs = recipe.batch, recipe.epochs
-        boxes = sum(len(rows) * each for rows, each in zip(data.training, (1, 10), strict=True))
-        self.steps = max(1, round(boxes / recipe.batch))
-        few = [len(rows) // self.steps for rows in data.training]
-        if few[0] < LEAST[0] or few[1] < LEAST[1]:
+    def __init__(self, simulations, *about, **options):
+        super().__init__(Joined(simulations), *about, **options)
+        if self.bins < len(PARAMETERS):
             raise ValueError(
-                f"batch is {recipe.batch}, which makes {self.steps} steps of {few[0]} fiducial boxes and {few[1]} "
-                f"pairs; a step needs {LEAST[0]} and {LEAST[1]}, so use a larger batch or more simulations."
+                f"kmax is {self.kmax:g} h/Mpc, which leaves {self.bins} bins; P_dd alone, the reference, needs "
+                f"{len(PARAMETERS)} or more for as many parameters: choose a higher kmax."
             )
+        self.centre = 0.0
+        counts = enumerate((self.simulations.fiducial, self.simulations.pairs))
+        parts = (split(count, self.recipe.validation, self.seed, i) for i, count in counts)
+        self.training, self.held_out = zip(*parts, strict=True)
+        needed = 2 * (3 * self.bins + 3)
+        for name, (fiducial, pairs) in (("training", self.training), ("validation", self.held_out)):
+            if len(fiducial) < needed or len(pairs) < 4:
+                raise ValueError(
+                    f"{name} has {len(fiducial)} fiducial simulations and {len(pairs)} pairs; the covariance of "
+                    f"{3 * self.bins} spectra needs {needed} and their derivatives 4 pairs or more."
+                )
 
-    def groups(self):
-        """The mark."""
-        return [([self.mark], self.recipe.learning_rate, self.recipe.weight_decay)]
+    def about(self):
+        """What the simulations are, and first and last seed of the fiducial set and of the derivative sets."""
+        joined = self.simulations
+        digest = hashlib.sha256("".join(map(fingerprint, joined.sets)).encode()).hexdigest()[:16]
+        named = {"fiducial": joined.sets[0], "derivatives": joined.sets[1]}
+        seeds = {name: [int(x.seeds.min()), int(x.seeds.max())] for name, x in named.items() if hasattr(x, "seeds")}
+        return {"simulations": [joined.fiducial, joined.pairs, digest], "seeds": seeds}
 
-    def start(self):
-        """Both losses of the mark as it starts."""
-        return self.validate()
+    def some(self, count):
+        """So many fields (count, n, n, n), of fiducial training boxes."""
+        return self.simulations[self.training[0][:count].tolist()]
 
-    def begin(self, epoch, step):
-        """Fiducial simulations and pairs of every step of an epoch."""
-        self._epoch, self._chunks = epoch, []
-        for stream, rows in enumerate(self.data.training):
-            order = torch.randperm(len(rows), generator=generator(self.seed, ORDER, stream, epoch))
-            self._chunks.append(rows[order].tensor_split(self.steps))
+    def rows(self, fiducial, pairs):
+        """Rows of the table of these fiducial simulations and of the ten boxes of each of these pairs."""
+        first = self.simulations.fiducial + self.simulations.pairs * torch.arange(len(DERIVATIVES))
+        return torch.cat([fiducial, (first[:, None] + pairs).flatten()])
 
-    def step(self, i):
-        """Gradients of log sigma, to first order in what the batch says beyond the table; see the class."""
-        batch, everyone = [chunk[i] for chunk in self._chunks], self.data.training
-        rows = self.data.rows(*batch)
-        spectra = self.data.table(self.mark, rows).requires_grad_(True)
-        sample, F, F_few = self.data.sample(self._table, *everyone), 0, 0
-        A, B = halves(sample, generator(self.seed, DRAWN, self._epoch, i))
-        for half, other in ((A, B), (B, A)):
-            W = weights(sample.rows(*other))
-            F = F + fisher(sample.rows(*half), W) / 2
-            mine = (x[torch.isin(x, all_of[y])] for x, all_of, y in zip(batch, everyone, half, strict=True))
-            F_few = F_few + fisher(self.data.sample(spectra, *mine), W) / 2
-        loss = linearised(F_few, F)[self.wanted].mean()
-        (cotangents,) = torch.autograd.grad(loss, spectra)
-        for parameter in self.mark.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        self.data.backpropagate(self.mark, rows, cotangents)
-        return loss / self.data.processes.size  # every process has all of it
+    def sample(self, table, fiducial, pairs):
+        """The Sample of these fiducial simulations and pairs."""
+        return sample_of(table[self.rows(fiducial, pairs)], len(fiducial), len(pairs))
 
-    def validate(self):
-        """log(sigma / sigma of P_dd alone) on training and on held-out boxes, from a new table."""
-        self.data.centre_on(self.mark)
-        self._table = self.data.table(self.mark)
-        return [
-            self.data.loss(self._table, rows, self.wanted, self.seed)
-            for rows in (self.data.training, self.data.held_out)
-        ]
+    def loss(self, table, rows, wanted):
+        """log(sigma / sigma of P_dd alone) from boxes (fiducial, pairs), on average over the wanted rows of theta."""
+        sample = self.sample(table, *rows)
+        marked, plain = (
+            cross_validated(each, generator(self.seed, HELD_OUT), REPORTED_SPLITS)
+            for each in (sample, sample.first(self.bins))
+        )
+        return float((marked - plain)[wanted].mean())
 
-    def state(self):
-        """The table of the epoch that is under way."""
-        return {"table": self._table, "centre": torch.tensor(self.data.centre, dtype=torch.float64)}
+    @torch.no_grad()
+    def centre_on(self, mark):
+        """From now on measure M - <M> instead of M, <M> being the mean of this mark over a few boxes.
 
-    def restore(self, state):
-        """Go on with that table."""
-        self._table, self.data.centre = state["table"].cpu(), float(state["centre"])
+        That changes no information, and saves its digits: of a mark near 1 all three spectra are nearly P_dd.
+        """
+        delta = next(self.fields.parts([self.training[0][:CENTRED_ON]]))
+        self.centre = float(mark(delta, self.grid).double().mean())
 
+    @torch.no_grad()
+    def table(self, mark, rows=None):
+        """(boxes, 3 b) float64: P_dd, P_dm and P_mm of all boxes, or of those in `rows` with zeros elsewhere."""
+        table = torch.zeros(len(self.simulations), 3 * self.bins, dtype=torch.float64)
+        for part, s in self._spectra(mark, torch.arange(len(table)) if rows is None else rows):
+            table[part] = s.double().cpu()
+        return self.processes.summed(table.to(self.device)).cpu()
 
-def wanted_rows(parameters):
-    """Where parameters, given by name, stand in theta."""
-    if not parameters or any(name not in PARAMETERS for name in parameters):
-        raise ValueError(f"parameters is {parameters!r}; give one or more of {', '.join(PARAMETERS)}.")
-    return [PARAMETERS.index(name) for name in parameters]
+    def backpropagate(self, mark, rows, cotangents):
+        """Add to the gradients of the mark this process's share of those of sum(cotangents * spectra) over `rows`.
+
+        Parameters
+        ----------
+        rows : (m,) boxes that are sent through the mark.
+        cotangents : (boxes, 3 b) gradient with respect to the table.
+        """
+        for part, s in self._spectra(mark, rows):
+            (s * cotangents[part].to(s)).sum().backward()
+
+    def _spectra(self, mark, rows):
+        """Yield (rows, spectra) of a few boxes at a time: this process's share."""
+        mine = rows[self.processes.share(len(rows))]
+        parts = chunks(mine, micro_batch(self.grid, self.device))
+        for part, delta in zip(parts, self.fields.parts(parts), strict=True):
+            try:
+                power = marked_spectra(mark, delta, grid=self.grid, kmax=self.kmax, centre=self.centre)
+            except ValueError as problem:
+                bad = part[~torch.isfinite(delta).flatten(1).all(1).cpu()]
+                names = ", ".join(map(self.simulations.name, (bad if len(bad) else part)[:16].tolist()))
+                raise ValueError(f"{problem} (simulations {names})") from problem
+            yield part, torch.cat([power.P_dd, power.P_dm, power.P_mm], dim=-1)

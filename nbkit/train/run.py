@@ -1,7 +1,8 @@
-"""What a training leaves behind: one folder, and the Run that is read from it; those of the kit as well."""
+"""What a training leaves behind: how far it is, one folder, and the Run that is read from it; those of the kit too."""
 
 import json
-from dataclasses import asdict
+from dataclasses import dataclass, field
+from math import cos, inf, pi
 from pathlib import Path
 
 import torch
@@ -13,15 +14,79 @@ from nbkit.mark.classical import classical_marks
 from nbkit.mark.learned import load_mark
 from nbkit.mesh.grid import Grid
 from nbkit.mesh.spectra import marked_spectra, marked_summary, unmarked_summary
-from nbkit.train.contrast import Heads
-from nbkit.train.fit import Progress, part
-from nbkit.train.negatives import normalised
+from nbkit.train.contrast import Heads, normalised
 from nbkit.train.training import Recipe, Training
 from nbkit.universe.cosmology import PRIOR_BSQ
 
 FORMAT = "nbkit run 2"
 # Files of the stages, the last first: the last one there is the run's.
 STAGES = ("marked", "heads", "unmarked", "start")
+HISTORY = ("stage", "epoch", "passes", "train_loss", "val_loss", "learning_rate", "seconds")
+
+
+@dataclass
+class Progress:
+    """Where a stage is: with the tensors of its checkpoint, all that is needed to go on exactly."""
+
+    stage: str = "start"
+    ended: bool = False
+    epoch: int = 0  # epochs finished
+    step: int = 0  # steps done of the next one
+    loss_sum: float = 0.0  # over its steps
+    seconds: float = 0.0  # spent on it
+    best_loss: float = inf
+    best_epoch: int = 0
+    stale: int = 0  # epochs since the best
+    factor: float = 1.0  # of the learning rate, under the plateau schedule
+    history: list = field(default_factory=list)  # rows of HISTORY, those of earlier stages first
+
+    @classmethod
+    def of(cls, about):
+        """The one that a checkpoint describes."""
+        return cls(**{name: about[name] for name in cls.__dataclass_fields__ if name in about})
+
+    def rate(self, full, recipe, steps, epochs):
+        """Learning rate of the next step, where `full` is the highest."""
+        if recipe.schedule == "cosine":
+            return full * cosine_factor(self.epoch * steps + self.step, epochs * steps, recipe.warmup)
+        return max(full * self.factor, recipe.floor)
+
+    def tell(self, passes, train_loss, val_loss, learning_rate):
+        """Add a row to the history."""
+        row = (self.stage, self.epoch, passes, train_loss, val_loss, learning_rate, self.seconds)
+        self.history.append(dict(zip(HISTORY, row, strict=True)))
+
+    def end_epoch(self, recipe, train_loss, val_loss, batch, learning_rate):
+        """Count an epoch of `self.step` steps; True if its validation loss is the best so far."""
+        self.epoch += 1
+        train_loss = self.loss_sum / self.step if train_loss is None else train_loss
+        self.tell(self.epoch * self.step * batch, train_loss, val_loss, learning_rate)
+        self.step, self.loss_sum, self.seconds = 0, 0.0, 0.0
+        if val_loss < self.best_loss - recipe.min_delta:
+            self.best_loss, self.best_epoch, self.stale = val_loss, self.epoch, 0
+            return True
+        self.stale += 1
+        if self.stale % (recipe.plateau_patience + 1) == 0:
+            self.factor *= recipe.gamma
+        return False
+
+    def csv(self):
+        """The history as text, one epoch a line."""
+        lines = [",".join(HISTORY), *(",".join(str(row[name]) for name in HISTORY) for row in self.history)]
+        return "\n".join(lines) + "\n"
+
+
+def cosine_factor(step, steps, warmup):
+    """Share of the full learning rate at `step` of `steps`: a straight rise over `warmup`, half a cosine down to 0."""
+    rise = max(1, round(warmup * steps)) if warmup else 0
+    if step < rise:
+        return (step + 1) / rise
+    return 0.5 * (1 + cos(pi * (step - rise) / max(1, steps - rise)))
+
+
+def part(tensors, prefix):
+    """Tensors whose name begins with a word, by the rest of their name."""
+    return {name[len(prefix) + 1 :]: x for name, x in tensors.items() if name.startswith(f"{prefix}.")}
 
 
 class Run:
@@ -44,7 +109,7 @@ class Run:
         self.training, self.recipe = Training(**settings["training"]), Recipe(**settings["recipe"])
         self.grid, self.kmax = Grid(**settings["grid"]), self.training.kmax
         self.history, own = progress.history, progress.stage == "marked"
-        self.best_loss, self.best_epoch = (progress.best_loss, progress.best_epoch) if own else (float("inf"), 0)
+        self.best_loss, self.best_epoch = (progress.best_loss, progress.best_epoch) if own else (inf, 0)
         self.finished = own and progress.ended
 
     def __repr__(self):
@@ -55,12 +120,11 @@ class Run:
         return [row[name] for row in self.history if row["stage"] == stage]
 
     @torch.no_grad()
-    def embeddings(self, simulations, at_once=8):
+    def embeddings(self, simulations):
         """z_perp, z_d and z_theta, each (N, D), of a set of simulations, on the device of the heads."""
-        device = self.heads.theta.weight.device
-        z_perp, z_d = [], []
-        for start in range(0, len(simulations), at_once):
-            delta = simulations[list(range(start, min(start + at_once, len(simulations))))].to(device)
+        device, z_perp, z_d = self.heads.theta.weight.device, [], []
+        for rows in torch.arange(len(simulations)).split(8):
+            delta = simulations[rows.tolist()].to(device)
             power = marked_spectra(self.mark, delta, grid=simulations.grid, kmax=self.kmax)
             S_delta, S_M = unmarked_summary(power.P_dd), marked_summary(*power[1:4])
             z_perp.append(self.heads.z_perp(S_M, S_delta))
@@ -119,7 +183,7 @@ class SingleMark:
     """
 
     training = heads = folder = None
-    kmax, finished, settings = float("inf"), True, {}
+    kmax, finished, settings = inf, True, {}
 
     def __init__(self, name, mark):
         self.name, self.mark = name, mark
@@ -139,7 +203,6 @@ def read(folder, mark=None, device="cpu"):
     if path is None:
         raise FileNotFoundError(f"The run in {folder} has no checkpoint yet.")
     tensors, about = read_tensors(path, device)
-    progress = Progress(**about) if "stage" in about else Progress("start")
     weights = part(tensors, "weights") | part(tensors, "best")
     if (start := folder / "start.safetensors").is_file():  # of marks that the stage at hand does not train
         weights = part(read_tensors(start, device)[0], "weights") | weights
@@ -148,14 +211,12 @@ def read(folder, mark=None, device="cpu"):
         recipe, grid = Recipe(**settings["recipe"]), Grid(**settings["grid"])
         bins = len(grid.bins(settings["training"]["kmax"]).k)
         heads = Heads(bins, recipe.width, recipe.dimension, settings["training"]["residual"])
-        if found := part(weights, "heads"):
-            heads.load_state_dict(found)
-        heads.requires_grad_(False).to(device)
-    if isinstance(mark, nn.Module):
-        if found := part(weights, "mark"):
-            mark.load_state_dict(found)
-        mark.requires_grad_(False).to(device)
-    return Run(folder, settings, mark, heads, progress)
+    for name, module in (("mark", mark), ("heads", heads)):
+        if isinstance(module, nn.Module):
+            if found := part(weights, name):
+                module.load_state_dict(found)
+            module.requires_grad_(False).to(device)
+    return Run(folder, settings, mark, heads, Progress.of(about))
 
 
 def read_settings(folder):
@@ -184,9 +245,3 @@ def claim(folder, settings, fresh):
         differing = [k for k in settings.keys() | there.keys() if there.get(k) != settings.get(k)]
         what = "; ".join(f"{k} is {there.get(k)} there and {settings.get(k)} now" for k in sorted(differing))
         raise ValueError(f"{folder} holds a run with other settings: {what}. Choose another folder, or fresh=True.")
-
-
-def settings_of(training, recipe, grid, mark, **more):
-    """All that decides a run, as it is read back from JSON."""
-    settings = {"format": FORMAT, "training": asdict(training), "recipe": asdict(recipe), "grid": asdict(grid)}
-    return json.loads(json.dumps(settings | {"mark": mark} | more))

@@ -8,9 +8,9 @@ by the same loop as heads and mark.
 
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from math import inf
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -20,10 +20,10 @@ from nbkit.measure.cross import keep_cross_spectra, spectra_of
 from nbkit.mesh.grid import to_fourier
 from nbkit.mesh.spectra import marked_summary
 from nbkit.mesh.threads import generator, seeded
-from nbkit.train.contrast import LEAST_VARIANCE, Contrast, UnmarkedHeads, heads_for
 from nbkit.train.data import DRAWN, WEIGHTS
-from nbkit.train.fit import Objective, fit
+from nbkit.train.fit import Objective, fit, fit_stages
 from nbkit.train.information import cross_validated, sample_of
+from nbkit.train.objectives import Contrast, UnmarkedHeads, heads_for
 from nbkit.train.training import Recipe
 
 # The classical mark to start from, of the 48 the best on sigma_8 at kmax = 0.2 h/Mpc; boxes to fit imitations on.
@@ -63,85 +63,70 @@ class Coefficients(nn.Module):
 
 
 class ContrastSearch(Contrast):
-    """Heads and coefficients by contrast; what a batch carries of a box are its cross spectra, (b, T).
+    """Heads and Coefficients, the mark, by contrast; the `S_M` of its Prior are cross spectra, (N, b, T)."""
 
-    Parameters
-    ----------
-    data : Prior whose `S_M` are cross spectra.
-    mark : Coefficients.
-    rate : learning rate of the coefficients.
-    """
-
-    def __init__(self, data, heads, mark, rate=RATE):
+    def __init__(self, data, heads, mark):
         super().__init__(data, heads, mark)
-        self.micro, self._rate = None, rate
-
-    def groups(self):
-        """Heads and coefficients."""
-        recipe, heads = self.recipe, [self.heads.marked, self.heads.metric, self.heads.theta]
-        decay = recipe.weight_decay if recipe.mark_decay is None else recipe.mark_decay
-        return [(heads, recipe.learning_rate, recipe.weight_decay), ([self.mark], self._rate, decay)]
+        self.micro = None
 
     def S_M(self, marked):
         """Marked summaries (m, 2b) from cross spectra."""
         return marked_summary(*spectra_of(marked, self.mark()).split(marked.shape[1], dim=-1))
 
     def start(self):
-        """Show the heads the first mark as every later one."""
         self.moved(1.0)
 
     @torch.no_grad()
     def moved(self, factor):
         """Show the heads S_M with zero mean and unit scatter; of these spectra, that is known exactly."""
-        self.heads.standardise("marked", self.S_M(self.data.S_M[self.data.training[:FOLLOWED]]), LEAST_VARIANCE)
+        self.heads.standardise("marked", self.S_M(self.data.S_M[self.data.training[:FOLLOWED]]))
 
 
 class InformationSearch(Objective):
-    """log sigma of coefficients, on average over the wanted parameters, by cross-validated halves.
+    """log sigma of Coefficients in float64, on average over the wanted parameters, by cross-validated halves.
 
     Parameters
     ----------
-    table : `cross_spectra` of boxes, sizes[0] fiducial ones and sizes[1] pairs in the order of `sample_of`.
-    mark : Coefficients in float64.
+    data : Neighbourhood, with the cross spectra of its training boxes as `S_M`.
     wanted : rows of theta whose errors count.
-    seed : of the halves.
-    share : of the gradient, one over the number of processes that all do the same.
     """
 
     name, steps, batch, epochs = "marked", STEPS, 1, 1
     recipe = Recipe(schedule="cosine", warmup=0.0, clip=inf, learning_rate=RATE)
 
-    def __init__(self, table, sizes, mark, wanted, seed, share=1.0):
+    def __init__(self, data, mark, wanted):
         super().__init__()
-        self.table, self.sizes, self.mark, self.wanted, self.seed = table, sizes, mark, wanted, seed
-        self.share = share
+        self.data, self.mark, self.wanted = data, mark, wanted
 
     def groups(self):
-        """The coefficients."""
         return [([self.mark], self.recipe.learning_rate, 0.0)]
 
     def step(self, i):
-        """Gradients with one division into halves."""
-        loss = self.share * self.loss(i)
+        loss = self.loss(i) / self.data.processes.size  # every process does the same
         loss.backward()
         return loss
 
     def validate(self):
-        """The mean over four more divisions."""
         return None, float(self.loss(STEPS, splits=4))
 
     def loss(self, word, splits=1):
-        """Mean log sigma of the wanted parameters."""
-        sample = sample_of(spectra_of(self.table, self.mark()), *self.sizes)
-        return cross_validated(sample, generator(self.seed, DRAWN, word), splits)[self.wanted].mean()
+        """Mean log sigma of the wanted parameters, over so many divisions."""
+        sample = sample_of(spectra_of(self.data.S_M, self.mark()), *map(len, self.data.training))
+        return cross_validated(sample, generator(self.data.seed, DRAWN, word), splits)[self.wanted].mean()
 
 
-def search_by_contrast(data, mark, residual, words, folder, rate=RATE, **how):
-    """Lowest validation loss of one search, and the coefficients (channels, nodes) that have it.
+def search_recipe(recipe):
+    """Of a search by contrast, for a training of this Recipe: heads and coefficients get its `head_epochs`."""
+    heads = {"head_epochs": 0, "epochs": recipe.head_epochs, "learning_rate": recipe.pretrain_rate, "theta_rate": 1.0}
+    return replace(recipe, **heads, mark_rate=RATE / recipe.pretrain_rate, start="unit")
+
+
+def search_by_contrast(data, mark, residual, words, folder, **how):
+    """Lowest validation loss of one search, whose coefficients the mark then has.
 
     Parameters
     ----------
-    data : Prior; its `S_M` are cross spectra.
+    data : Prior of a `search_recipe`; its `S_M` are cross spectra.
     mark : the Coefficients to begin with.
     residual : whether only what z_m says beyond z_d counts.
     words : whole numbers that decide the heads to begin with.
@@ -149,67 +134,43 @@ def search_by_contrast(data, mark, residual, words, folder, rate=RATE, **how):
     """
     with seeded(WEIGHTS, *words):
         heads = heads_for(data, residual)
-    unmarked = UnmarkedHeads(data, heads)
-    before = fit(unmarked, folder, data.processes, **how)
-    if not before.ended:
-        return inf, mark.c.detach()
-    if data.recipe.keep_metric:
-        heads.metric.load_state_dict(unmarked.metric.state_dict())
-    after = fit(ContrastSearch(data, heads, mark.to(data.device), rate), folder, data.processes, before.history, **how)
-    return after.best_loss, mark.c.detach().cpu()
+    now = fit_stages((UnmarkedHeads(data, heads), ContrastSearch(data, heads, mark)), folder, data.processes, **how)
+    return now.best_loss if now.stage == "marked" else inf
 
 
-def best_by_contrast(data, training, folder, slope=FALLING, searches=SEARCHES, **how):
-    """The AdditiveMark of E0, E1, E2 with the lowest InfoNCE, searched for in a folder or read from there.
+def best_function(data, training, folder, choices=None, slopes=None, **how):
+    """The AdditiveMark with the lowest loss of a Training, searched for in a folder or read from there.
 
     Parameters
     ----------
-    data : Prior of the training that begins with this mark; heads and coefficients get its `head_epochs`.
-    training : its Training.
-    slope : of the mark that the searches begin with.
-    searches : how many, with other heads to begin with; the best counts.
-    """
-    recipe, channels, simulations = data.recipe, channels_of(training.l_max, R), data.simulations
-    delta_k = to_fourier(simulations[spread(simulations, SURVEYED)], data.grid)
-    ends = ends_of(delta_k, data.grid, channels)
-    searched = copy(data)
-    searched.S_M = _cross(simulations, data, torch.arange(len(simulations)), channels, ends, torch.float32)
-    searched.recipe = replace(
-        recipe, head_epochs=0, epochs=recipe.head_epochs, learning_rate=recipe.pretrain_rate, start="unit"
-    )
-    found = [
-        search_by_contrast(
-            searched, Coefficients(len(channels), slope), training.residual, (training.seed, k), folder / str(k), **how
-        )
-        for k in range(searches)
-    ]
-    c = min(found, key=lambda each: each[0])[1].double()
-    # Rounded, so that one process and several begin alike: an imitation amplifies the last bits of what it imitates.
-    return additive_mark((c / c.std()).round(decimals=3), ends, channels, delta_k, data.grid)
-
-
-def best_on_information(data, wanted, choices, seed, folder, **how):
-    """The AdditiveMark with the most information on the training boxes, by cross-validated halves.
-
-    Parameters
-    ----------
-    data : Neighbourhood; what it holds out is not looked at.
-    wanted : rows of theta whose errors, marginalised over all five, are to become small.
-    choices : channels to try, see `AdditiveMark`; the best of them is given.
-    seed : of the halves.
+    data : its Prior, or Neighbourhood, of which what is held out is not looked at.
+    choices : channels to try, see `AdditiveMark` [E0, or E0 and E1, or all three, behind a filter of the usual scales].
+    slopes : that the searches begin with [by contrast the same one several times, with other heads to begin with].
     folder, how : see `fit`.
     """
-    found, sizes = [], list(map(len, data.training))
-    delta_k = to_fourier(data.joined[data.training[0][:SURVEYED].tolist()], data.grid)
+    contrast, delta_k = training.objective == "contrast", to_fourier(data.some(SURVEYED), data.grid)
+    choices = choices or [channels_of(training.l_max, scale) for scale in ((R,) if contrast else SCALES)]
+    slopes = slopes or ((FALLING,) * SEARCHES if contrast else (FALLING, RISING))
+    rows = torch.arange(len(data.simulations)) if contrast else data.rows(*data.training)
+    dtype, searched, found = torch.float32 if contrast else torch.float64, copy(data), []
+    searched.recipe = search_recipe(data.recipe) if contrast else None
     for i, channels in enumerate(choices):
         ends = ends_of(delta_k, data.grid, channels)
-        table = _cross(data.joined, data, data.rows(*data.training), channels, ends, torch.float64)
-        for slope in (FALLING, RISING):
-            mark = Coefficients(len(ends), slope, torch.float64)
-            search = InformationSearch(table, sizes, mark, wanted, seed, 1 / data.processes.size)
-            loss = fit(search, folder / f"{i}_{slope:g}", data.processes, **how).best_loss
-            found.append((loss, additive_mark(mark.c.detach(), ends, channels, delta_k, data.grid)))
-    return min(found, key=lambda each: each[0])[1]
+        asked = data.simulations, data, rows, channels, ends, dtype, data.device
+        searched.S_M = data.processes.in_turn(partial(keep_cross_spectra, *asked))
+        for k, slope in enumerate(slopes):
+            mark, place = Coefficients(len(ends), slope, dtype).to(data.device), folder / f"{i}_{k}"
+            if contrast:
+                loss = search_by_contrast(searched, mark, training.residual, (training.seed, k), place, **how)
+            else:
+                search = InformationSearch(searched, mark, training.wanted)
+                loss = fit(search, place, data.processes, **how).best_loss
+            found.append((loss, mark.c.detach().cpu(), ends, channels))
+    _, c, ends, channels = min(found, key=lambda each: each[0])
+    if contrast:
+        # Rounded, so that one process and several begin alike: an imitation amplifies the last bits of what it repeats.
+        c = (c.double() / c.double().std()).round(decimals=3)
+    return additive_mark(c, ends, channels, delta_k, data.grid)
 
 
 def start_mark(training, start, data, folder, **how):
@@ -222,28 +183,5 @@ def start_mark(training, start, data, folder, **how):
     data : its Prior or Neighbourhood.
     folder, how : of the searches, see `fit`.
     """
-    contrast, target = training.objective == "contrast", CLASSICAL
-    if start == "function" and contrast:
-        target = best_by_contrast(data, training, folder, **how)
-    elif start == "function":
-        choices = [channels_of(training.l_max, scale) for scale in SCALES]
-        target = best_on_information(data, training.wanted, choices, training.seed, folder, **how)
-    if contrast:
-        delta = data.simulations[spread(data.simulations, IMITATED_ON)]
-    else:
-        delta = data.joined[data.training[0][:IMITATED_ON].tolist()]
-    return imitation(target, delta, data.grid, training.seed, **training.mark_settings())[0]
-
-
-def _cross(simulations, data, rows, channels, ends, dtype):
-    """Cross spectra of boxes, measured by the first process."""
-    asked, processes = (simulations, data, rows, channels, ends, dtype), data.processes
-    if processes.first:
-        keep_cross_spectra(*asked)
-    processes.wait()
-    return keep_cross_spectra(*asked, processes.device)
-
-
-def spread(simulations, count):
-    """So many rows, spread evenly over a set."""
-    return np.linspace(0, len(simulations), count, endpoint=False).astype(int).tolist()
+    target = CLASSICAL if start == "classical" else best_function(data, training, folder, **how)
+    return imitation(target, data.some(IMITATED_ON), data.grid, training.seed, **training.mark_settings())[0]

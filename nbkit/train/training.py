@@ -1,14 +1,12 @@
 """One description of a training: all that tells one run from another. Its name, its command line, the parameters of
 notebook 03 and the cases of every study are made from these fields; recipes hold the numbers of tables 1 and 2."""
 
-import argparse
-import json
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
-from math import cos, isfinite, pi
+from math import isfinite
 from pathlib import Path
 
-from nbkit.train.negatives import Negatives
+from nbkit.train.contrast import Negatives
 from nbkit.universe.cosmology import PARAMETERS
 from nbkit.universe.suite import FIDUCIAL_SETS, PRESETS, suite
 
@@ -20,6 +18,10 @@ OBJECTIVES = ("contrast", "information")
 def _require(condition, name, value, what):
     if not condition:
         raise ValueError(f"{name} is {value!r}; {what}.")
+
+
+def _listed(values):
+    return ", ".join(map(str, values))
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,8 @@ class Recipe:
     def __post_init__(self):
         if isinstance(self.negatives, dict):  # as read back from JSON
             object.__setattr__(self, "negatives", Negatives(**self.negatives))
-        _require(self.schedule in SCHEDULES, "schedule", self.schedule, f"allowed are {', '.join(SCHEDULES)}")
-        _require(self.start in STARTS, "start", self.start, f"allowed are {', '.join(STARTS)}")
+        for name, values in (("schedule", SCHEDULES), ("start", STARTS)):
+            _require(getattr(self, name) in values, name, getattr(self, name), f"allowed are {_listed(values)}")
         for name in ("batch", "pretrain_batch", "epochs", "width", "dimension", "patience"):
             value = getattr(self, name)
             whole = isinstance(value, int) and value >= 1
@@ -97,46 +99,20 @@ class Recipe:
 
 # A few thousand simulations are few: ten times the rate, a start a little beside M = 1, heads that see standardised
 # summaries and decay, and a schedule that ends with a budget known beforehand; figures/recipes.py has the measurements.
-TUNED = Recipe(
-    learning_rate=5e-3,
-    pretrain_rate=5e-3,
-    weight_decay=0.2,
-    mark_decay=1e-4,
-    mark_rate=1.0,
-    theta_rate=1.0,
-    schedule="cosine",
-    patience=1000,
-    pretrain_epochs=9,
-    epochs=8,
-    kick=0.1,
-    standardise=True,
-    keep_metric=True,
-)
+RATES = {"learning_rate": 5e-3, "pretrain_rate": 5e-3, "mark_rate": 1.0, "theta_rate": 1.0}
+BUDGET = {"schedule": "cosine", "patience": 1000, "epochs": 8}
+HEADS = {"pretrain_epochs": 9, "standardise": True, "keep_metric": True}
+TUNED = Recipe(weight_decay=0.2, mark_decay=1e-4, kick=0.1, **RATES, **BUDGET, **HEADS)
 # Where a pass over the simulations is dear, it is not spent on heads, nor on finding out where to go: the best sum of
 # functions is found from cross spectra, heads learn to read it from summaries made once, and then the mark moves with
 # small steps.
-WARM = replace(
-    TUNED,
-    pretrain_epochs=30,
-    head_epochs=120,
-    epochs=5,
-    start="function",
-    newest=0.05,
-    learning_rate=3e-4,
-    mark_rate=2.0,
-)
-INFORMATION = Recipe(
-    batch=300,
-    learning_rate=2e-3,
-    weight_decay=1e-4,
-    clip=1.0,
-    schedule="cosine",
-    validation=1 / 3,
-    epochs=8,
-    patience=1000,
-    start="function",
-)
-RECIPES = {"paper": Recipe(), "tuned": TUNED, "warm": WARM, "information": INFORMATION}
+WARM = {"pretrain_epochs": 30, "head_epochs": 120, "epochs": 5, "learning_rate": 3e-4, "mark_rate": 2.0}
+RECIPES = {
+    "paper": Recipe(),
+    "tuned": TUNED,
+    "warm": replace(TUNED, **WARM, start="function", newest=0.05),
+    "information": Recipe(300, 2e-3, clip=1.0, validation=1 / 3, start="function", **BUDGET),
+}
 
 
 @dataclass(frozen=True)
@@ -184,24 +160,20 @@ class Training:
             object.__setattr__(self, "recipe", Recipe(**self.recipe))
         for each in fields(self):
             kind, value = type(each.default), getattr(self, each.name)
-            right = isinstance(value, (int, float) if kind is float else kind) and isinstance(value, bool) == (
-                kind is bool
-            )
-            right = right or (each.name == "recipe" and isinstance(value, Recipe))
-            _require(right, each.name, value, f"it must be of type {kind.__name__}")
-        allowed = {"preset": tuple(PRESETS), "objective": OBJECTIVES, "l_max": (0, 1, 2)}
-        allowed |= {"radial": ("fourier", "gaussians")}
+            if kind is float and type(value) is int:
+                object.__setattr__(self, each.name, float(value))
+            elif each.name != "recipe" or not isinstance(value, Recipe):
+                right = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
+                _require(right, each.name, value, f"it must be of type {kind.__name__}")
+        allowed = {"preset": PRESETS, "objective": OBJECTIVES, "l_max": (0, 1, 2), "radial": ("fourier", "gaussians")}
         allowed |= {} if isinstance(self.recipe, Recipe) else {"recipe": ("default", *RECIPES)}
         for name, values in allowed.items():
-            listed = ", ".join(map(str, values))
-            _require(getattr(self, name) in values, name, getattr(self, name), f"allowed are {listed}")
+            _require(getattr(self, name) in values, name, getattr(self, name), f"allowed are {_listed(values)}")
         _require(isfinite(self.kmax) and self.kmax > 0, "kmax", self.kmax, "it must be a positive number in h/Mpc")
         for name in ("epochs", "head_epochs", "seed"):
             _require(getattr(self, name) >= 0, name, getattr(self, name), "it must be 0 or more")
-        wanted = self.parameters.split(",")
-        _require(set(wanted) <= set(PARAMETERS), "parameters", self.parameters, f"allowed are {', '.join(PARAMETERS)}")
-        for name in ("kmax", "r0"):
-            object.__setattr__(self, name, float(getattr(self, name)))
+        known = set(self.parameters.split(",")) <= set(PARAMETERS)
+        _require(known, "parameters", self.parameters, f"allowed are {_listed(PARAMETERS)}")
 
     @property
     def name(self):
@@ -209,10 +181,9 @@ class Training:
         words = [self.preset, self.objective, f"k{self.kmax:g}", f"l{self.l_max}"]
         for name, value in self._unusual().items():
             if name not in ("preset", "objective", "kmax", "l_max", "seed"):
-                plain = (
-                    sha256(repr(value).encode()).hexdigest()[:8] if name == "recipe" and value not in RECIPES else value
-                )
-                words.append(f"{name.replace('_', '-')}-{Path(str(plain)).name.replace(',', '-')}")
+                if isinstance(value, Recipe):
+                    value = sha256(repr(value).encode()).hexdigest()[:8]
+                words.append(f"{name.replace('_', '-')}-{Path(str(value)).name.replace(',', '-')}")
         return "_".join([*words, f"seed{self.seed}"])
 
     @property
@@ -259,34 +230,5 @@ class Training:
 
     def _unusual(self):
         """What differs from the defaults."""
-        return {
-            each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) != each.default
-        }
-
-
-def parser():
-    """The command line: an option for every field of a `Training`, and where and how it runs."""
-    documented = (line.split(" : ") for line in Training.__doc__.splitlines() if " : " in line)
-    meaning = {name.strip(): words for name, words in documented}
-    line = argparse.ArgumentParser("python -m nbkit.train", description="Train a mark, or go on training it.")
-    for each in fields(Training):
-        flag, kind = f"--{each.name.replace('_', '-')}", type(each.default)
-        how = {"action": argparse.BooleanOptionalAction} if kind is bool else {"type": kind}
-        line.add_argument(flag, default=each.default, help=meaning[each.name], **how)
-    line.add_argument("--folder", help="of the run [named after the training, in runs/train]")
-    line.add_argument("--data-root", help="folder with Quijote's files, instead of embedded universes")
-    line.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:<number>")
-    return line
-
-
-def plain(training):
-    """A Training as words and numbers: Training(**plain(training)) == training."""
-    return json.loads(json.dumps(asdict(training)))
-
-
-def cosine_factor(step, steps, warmup):
-    """Share of the full learning rate at `step` of `steps`: a straight rise over `warmup`, half a cosine down to 0."""
-    rise = max(1, round(warmup * steps)) if warmup else 0
-    if step < rise:
-        return (step + 1) / rise
-    return 0.5 * (1 + cos(pi * (step - rise) / max(1, steps - rise)))
+        values = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}
+        return {name: value for name, (value, default) in values.items() if value != default}

@@ -23,7 +23,8 @@ from nbkit.forecast.fisher import standard
 from nbkit.mark.additive import NODES
 from nbkit.measure import Pass
 from nbkit.measure.cross import spectra_of
-from nbkit.train import RECIPES, parser
+from nbkit.train import RECIPES
+from nbkit.train.__main__ import parser
 from nbkit.universe import FIDUCIAL_SETS, PRESETS
 
 FIGURES = disk.figures() / "results.json"
@@ -300,15 +301,15 @@ def test_lengths_of_searches_are_measured_or_read(monkeypatch, tmp_path):
     monkeypatch.setattr(experiment, "LOG", tmp_path / "stages.json")
     made = []
 
-    def best(data, training, folder, slope, searches, **_):
-        made.append((training.head_epochs, data.recipe.head_epochs, slope, searches))
+    def best(data, training, folder, slopes, **_):
+        made.append((training.head_epochs, data.recipe.head_epochs, slopes))
         losses(folder, 2.5)
 
     def losses(folder, *found):
         for i, loss in enumerate(found):
             disk.write_tensors(folder / str(i) / "marked.safetensors", {}, {"best_loss": loss})
 
-    monkeypatch.setattr(experiment, "best_by_contrast", best)
+    monkeypatch.setattr(experiment, "best_function", best)
     monkeypatch.setattr(nb.Training, "simulations", lambda self: FakeSet(400, n=4))
     monkeypatch.setattr(experiment.Prior, "load_summaries", lambda self: None)
     losses(tmp_path / "train" / TRAININGS["mini_l2"].name / "start", 3.0, 2.0, 4.0)
@@ -318,4 +319,4 @@ def test_lengths_of_searches_are_measured_or_read(monkeypatch, tmp_path):
     assert list(experiment.search_losses("mini_l2", 2, experiment.FALLING)) == ["mini_l2_240"]
     assert list(experiment.search_losses("mini_l2", 1, experiment.RISING)) == ["mini_l2_120_rising"]
     torch.set_num_threads(before)
-    assert made == [(240, 240, experiment.FALLING, 1), (120, 120, experiment.RISING, 1)]
+    assert made == [(240, 240, [experiment.FALLING]), (120, 120, [experiment.RISING])]

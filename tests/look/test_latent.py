@@ -13,8 +13,7 @@ from nbkit.mark.classical import UnitMark
 from nbkit.measure import Measurement
 from nbkit.mesh.spectra import marked_spectra
 from nbkit.train import RECIPES, Training, load, train
-from nbkit.train.contrast import Heads
-from nbkit.train.negatives import Negatives, normalised
+from nbkit.train.contrast import Heads, Negatives, normalised
 from nbkit.universe.cosmology import FIDUCIAL, PRIOR_BSQ
 from nbkit.universe.suite import PRESETS
 

@@ -12,20 +12,21 @@ from training_process import CONTRAST, GRID, RECIPE, fake, stirred, trained
 from nbkit import LearnedMark
 from nbkit.disk import read_tensors
 from nbkit.mark import weights_hash
-from nbkit.train import contrast
+from nbkit.train import objectives
 from nbkit.train.contrast import (
     LEAST_VARIANCE,
-    Contrast,
     Heads,
     Metric,
+    Negatives,
     Projector,
+    candidates,
     info_nce,
     mahalanobis_scores,
     residual,
 )
 from nbkit.train.data import Batch, Fields, Prior
-from nbkit.train.negatives import Negatives, candidates
-from nbkit.train.processes import Processes
+from nbkit.train.fit import Processes
+from nbkit.train.objectives import Contrast
 
 CPU = torch.device("cpu")
 
@@ -154,7 +155,7 @@ def test_micro_batches_add_up_to_the_full_batch():
 def test_one_step_is_the_same_for_any_micro_batch(tmp_path, monkeypatch):
     results = []
     for size in (1, 3, 8):
-        monkeypatch.setattr(contrast, "micro_batch", lambda grid, device, size=size: size)
+        monkeypatch.setattr(objectives, "micro_batch", lambda grid, device, size=size: size)
         results.append(trained(replace(CONTRAST, epochs=1), tmp_path / str(size)))
     for run in results[1:]:
         np.testing.assert_allclose(run.column("train_loss"), results[0].column("train_loss"), rtol=1e-4)
@@ -186,8 +187,8 @@ def test_following_is_the_running_mean_of_what_was_seen():
 def test_validation_candidates_never_change():
     data, again = (Prior(fake(40), RECIPE, 0.3, 3, Processes(CPU)) for _ in range(2))
     for one, other in ((data, data), (data, again)):
-        ids, drawn = one.validation()
-        other_ids, other_drawn = other.validation()
+        ids, drawn = one.validation
+        other_ids, other_drawn = other.validation
         for i in range(len(ids)):
             assert torch.equal(ids[i], other_ids[i])
             assert torch.equal(drawn(i).theta, other_drawn(i).theta)
@@ -257,7 +258,7 @@ def test_fields_are_streamed_where_memory_is_short_and_raise_what_reading_raised
                 raise OSError("the disk is gone")
             return super().__getitem__(index)
 
-    assert Fields(fake(40), CPU).in_memory and not Fields(fake(40), CPU, memory=0).in_memory
+    assert Fields(fake(40), CPU).all is not None and Fields(fake(40), CPU, memory=0).all is None
     parts = Fields(Broken(10), CPU, memory=0).parts([[i] for i in range(10)])
     for i in range(5):
         assert torch.equal(next(parts)[0], FakeSet(10)[i])

@@ -8,8 +8,10 @@ from training_process import GRID, INFORMATION, boxes, noise_only, trained
 from nbkit import LearnedMark
 from nbkit.disk import read_tensors
 from nbkit.mesh.spectra import marked_spectra
+from nbkit.train import Recipe
+from nbkit.train.fit import Processes
 from nbkit.train.information import (
-    Information,
+    Neighbourhood,
     Sample,
     cross_validated,
     derivatives,
@@ -19,8 +21,7 @@ from nbkit.train.information import (
     log_sigmas,
     weights,
 )
-from nbkit.train.neighbourhood import Neighbourhood
-from nbkit.train.processes import Processes
+from nbkit.train.objectives import Information
 from nbkit.universe.cosmology import STEPS
 
 pytestmark = pytest.mark.filterwarnings("ignore:kmax is 0.38")
@@ -34,7 +35,7 @@ def naive(sample):
 
 
 def around(sets, validation=0.4):
-    return Neighbourhood(sets, KMAX, validation, 0, Processes(torch.device("cpu")))
+    return Neighbourhood(sets, Recipe(validation=validation), KMAX, 0, Processes(torch.device("cpu")))
 
 
 def mark_with_slopes(seed=0, l_max=2):
@@ -108,7 +109,7 @@ def test_two_passes_give_the_gradient_of_one():
     found = [p.grad.clone() for p in mark.parameters()]
 
     mark.zero_grad(set_to_none=True)
-    power = marked_spectra(mark, data.joined[list(range(len(data.joined)))], grid=GRID, kmax=KMAX)
+    power = marked_spectra(mark, data.simulations[list(range(len(data.simulations)))], grid=GRID, kmax=KMAX)
     whole = torch.cat([power.P_dd, power.P_dm, power.P_mm], dim=-1).double()
     full = cross_validated(data.sample(whole, *data.training), drawn.manual_seed(3))[[0, 4]].mean()
     full.backward()
@@ -161,7 +162,7 @@ def gained(objective, steps=10, judges=16):
         table = mine.table(mark).requires_grad_(True)
         (cotangents,) = torch.autograd.grad(-objective(mine.sample(table, *everyone), step), table)
         optimizer.zero_grad()
-        mine.backpropagate(mark, torch.arange(len(mine.joined)), cotangents)
+        mine.backpropagate(mark, torch.arange(len(mine.simulations)), cotangents)
         optimizer.step()
     after = values()
     return after[0] - before[0], after[1] - before[1]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nbkit.train.negatives import Negatives, candidates, normalised
+from nbkit.train.contrast import Negatives, candidates, normalised
 
 PAPER = Negatives()
 
@@ -105,7 +105,7 @@ def test_a_prior_full_of_anchors_is_refused():
         ({"n_real": -1}, "n_real is -1"),
         ({"n_local": 2.5}, "n_local is 2.5"),
         ({"exclusion": 0.2}, "0 <= exclusion < neighbourhood"),
-        ({"neighbourhood": 0.3}, "neighbourhood is 0.3; at most 0.2236"),
+        ({"neighbourhood": 0.3}, "neighbourhood 0.3; they must satisfy 0 <= exclusion < neighbourhood <= 0.2236"),
     ],
 )
 def test_impossible_settings_are_refused(settings, said):

@@ -16,9 +16,9 @@ from nbkit.mesh.grid import to_fourier
 from nbkit.mesh.spectra import marked_spectra
 from nbkit.train import search
 from nbkit.train.data import Prior
+from nbkit.train.fit import Processes
 from nbkit.train.information import cross_validated
-from nbkit.train.processes import Processes
-from nbkit.train.search import SEARCHES, STEPS, Coefficients, ContrastSearch, best_by_contrast, best_on_information
+from nbkit.train.search import FALLING, SEARCHES, STEPS, Coefficients, ContrastSearch, best_function
 
 pytestmark = pytest.mark.filterwarnings("ignore:kmax is 0.38")
 CPU = torch.device("cpu")
@@ -39,7 +39,8 @@ def test_search_by_contrast_lowers_the_loss_and_moves_the_functions(tmp_path):
         if now.stage == "marked":
             seen.append((objective, now.history[-1]["val_loss"]))
 
-    mark = best_by_contrast(prior(80), replace(CONTRAST, recipe=QUICK), tmp_path, searches=1, on_epoch=on_epoch)
+    training = replace(CONTRAST, recipe=QUICK)
+    mark = best_function(prior(80), training, tmp_path, slopes=[FALLING], on_epoch=on_epoch)
     objective, losses = seen[-1][0], [loss for _, loss in seen]
     assert len(losses) == 8 and min(losses) < losses[0] and isinstance(objective, ContrastSearch)
     assert not torch.equal(objective.mark.c, Coefficients(3).c) and len(mark.coefficients) == 3
@@ -57,15 +58,15 @@ def test_search_by_contrast_lowers_the_loss_and_moves_the_functions(tmp_path):
 
 def test_the_best_of_several_searches_counts(tmp_path):
     def losses():
-        return [read_tensors(tmp_path / str(k) / "marked.safetensors")[1]["best_loss"] for k in range(SEARCHES)]
+        return [read_tensors(tmp_path / f"0_{k}" / "marked.safetensors")[1]["best_loss"] for k in range(SEARCHES)]
 
     data, training = prior(40, replace(QUICK, head_epochs=2)), replace(CONTRAST, recipe=QUICK, l_max=0)
-    mark = best_by_contrast(data, training, tmp_path)
-    best = read_tensors(tmp_path / str(np.argmin(losses())) / "marked.safetensors")[0]["weights.mark.c"].double()
+    mark = best_function(data, training, tmp_path)
+    best = read_tensors(tmp_path / f"0_{np.argmin(losses())}" / "marked.safetensors")[0]["weights.mark.c"].double()
     c = torch.tensor(mark.coefficients, dtype=torch.float64)
     assert len(set(losses())) == SEARCHES
     assert torch.allclose(c / c.std(), best / best.std(), atol=2e-3)
-    assert best_by_contrast(data, training, tmp_path) == mark  # read, or made again to the last bit
+    assert best_function(data, training, tmp_path) == mark  # read, or made again to the last bit
 
 
 @pytest.mark.parametrize("training", [replace(CONTRAST, recipe=QUICK), INFORMATION], ids=lambda t: t.objective)
@@ -87,7 +88,7 @@ def test_a_start_is_made_once(training, tmp_path, monkeypatch):
 def test_the_best_function_is_better_than_where_the_search_began(l_max, tmp_path, monkeypatch):
     monkeypatch.setattr(search.InformationSearch, "steps", STEPS)
     data, wanted = around(boxes()), INFORMATION.wanted
-    best = best_on_information(data, wanted, [channels_of(l_max, 8.0)], 0, tmp_path)
+    best = best_function(data, INFORMATION, tmp_path, [channels_of(l_max, 8.0)])
     assert len(best.coefficients) == l_max + 1
     falling = torch.zeros(l_max + 1, NODES)
     falling[0] = torch.exp(torch.linspace(2, -2, NODES))
@@ -97,7 +98,7 @@ def test_the_best_function_is_better_than_where_the_search_began(l_max, tmp_path
         for mark in (began, best)
     ]
     assert (sigmas[0] - sigmas[1])[wanted].mean() > 0.02
-    M = best(data.joined[data.training[0][:16].tolist()], GRID)
+    M = best(data.some(16), GRID)
     assert abs(float(M.std()) - 1) < 1e-3 and 0.0005 < float((M < LEAST).float().mean()) < 0.002
 
 

@@ -38,12 +38,13 @@ from training_process import (
 from nbkit import ClassicalMark, LearnedMark, Training, load, train
 from nbkit.disk import read_tensors
 from nbkit.mark import UnitMark, identity, weights_hash
-from nbkit.train import TrainingDiverged, bundled_runs, fixed_losses, main, own_runs, search
+from nbkit.mesh.threads import choose_device
+from nbkit.train import TrainingDiverged, bundled_runs, fixed_losses, own_runs, search
+from nbkit.train.__main__ import main
+from nbkit.train.contrast import Negatives
 from nbkit.train.data import Prior
-from nbkit.train.fit import Objective, fit
-from nbkit.train.negatives import Negatives
-from nbkit.train.neighbourhood import Neighbourhood
-from nbkit.train.processes import Processes, choose_device
+from nbkit.train.fit import Objective, Processes, fit
+from nbkit.train.information import Neighbourhood
 from nbkit.universe.cosmology import FIDUCIAL
 from nbkit.universe.store import fingerprint
 
@@ -238,7 +239,7 @@ def test_nan_in_a_simulation_names_stage_epoch_place_and_checkpoint(case, stage,
     else:
         spoilt = Boxes(FIDUCIAL, range(150))
         simulations = boxes() | {"fiducial": spoilt}
-        bad = int(Neighbourhood(simulations, 0.38, 1 / 3, 3, Processes(CPU)).training[0][7])
+        bad = int(Neighbourhood(simulations, ON_INFORMATION, 0.38, 3, Processes(CPU)).training[0][7])
 
     def on_epoch(objective, now):
         if (now.stage, now.epoch) == (stage, epoch) and not isinstance(objective, search.InformationSearch):

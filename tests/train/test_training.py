@@ -10,8 +10,8 @@ from training_process import RECIPE
 
 from nbkit import Grid, Training
 from nbkit.train import RECIPES, Recipe, follow
-from nbkit.train.fit import Progress
-from nbkit.train.training import cosine_factor, parser, plain
+from nbkit.train.__main__ import parser
+from nbkit.train.run import Progress, cosine_factor
 
 # Every field with another value than its default.
 OTHER = {
@@ -46,7 +46,7 @@ def test_every_field_is_tried_and_changes_the_name():
 def test_words_and_json_give_a_training_back(training):
     asked = vars(parser().parse_args(training.words()))
     assert Training(**{name: asked[name] for name in OTHER}) == training
-    assert Training(**plain(training)) == training == Training(**json.loads(json.dumps(asdict(training))))
+    assert Training(**json.loads(json.dumps(asdict(training)))) == training
     words = shlex.split(training.papermill())
     assert words[:3] == ["papermill", "notebooks/03_train.ipynb", f"runs/{training.name}.ipynb"]
     given = {words[i + 1]: words[i + 2] for i, word in enumerate(words) if word == "-p"}
@@ -56,7 +56,7 @@ def test_words_and_json_give_a_training_back(training):
 
 def test_a_training_with_a_recipe_of_its_own_comes_back_from_json():
     training = Training(recipe=RECIPE)
-    assert Training(**plain(training)) == training
+    assert Training(**json.loads(json.dumps(asdict(training)))) == training
 
 
 def test_where_it_runs_is_no_part_of_a_training():
