@@ -12,12 +12,17 @@ import multiprocessing
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import Pk_library
 import torch
+from fake import FakeSet
 
-from nbkit import Grid, LearnedMark, load, look, marked_field, show, spectra
+from nbkit import Grid, LearnedMark, Training, load, look, marked_field, show, spectra, train
+from nbkit.train import RECIPES
+from nbkit.train.objectives import Contrast
 from nbkit.universe import simulate
 from nbkit.universe.cosmology import FIDUCIAL
 
@@ -177,26 +182,7 @@ def _simulate(seed):
 @measures
 def training():
     """Time of an epoch beyond mark and spectra (data, candidates, heads, optimiser, bookkeeping), in percent of it."""
-    from tempfile import TemporaryDirectory
-
-    import numpy as np
-    from nbkit.train.objective import MarkedObjective
-    from nbkit.train.recipe import recipe_named
-    from nbkit.train.train import train
-
-    from nbkit.universe.cosmology import sobol_thetas
-
-    class Noise:
-        grid, theta = Grid(32, 250.0, "PCS"), sobol_thetas(256)
-        fields = torch.from_numpy(np.random.default_rng(0).lognormal(-0.1, 0.4, (256, 32, 32, 32)).astype("f4")) - 1
-
-        def __len__(self):
-            return len(self.theta)
-
-        def __getitem__(self, index):
-            return self.fields[index]
-
-    spent, seen = [0.0], MarkedObjective.S_M
+    spent, seen = [0.0], Contrast.S_M
 
     def timed(self, delta):
         # Forward and, through a hook that cuts the graph here, backward of mark and spectra alone.
@@ -215,16 +201,20 @@ def training():
         cut.register_hook(back)
         return cut
 
-    MarkedObjective.S_M = timed
-    recipe = recipe_named("tuned", pretrain_epochs=1, epochs=4)
+    ends = []
+
+    def on_epoch(objective, now):
+        if now.stage == "marked":
+            ends.append((time.perf_counter(), spent[0]))
+
+    training = Training(recipe=replace(RECIPES["tuned"], pretrain_epochs=1, epochs=4))
+    Contrast.S_M = timed
     try:
         with TemporaryDirectory() as folder:
-            ends = []
-            on_epoch = lambda trainer: ends.append((time.perf_counter(), spent[0]))  # noqa: E731
-            train(Noise(), folder, recipe=recipe, device="cpu", on_epoch=on_epoch)
+            train(training, FakeSet(256, n=32), Path(folder), device="cpu", on_epoch=on_epoch)
     finally:
-        MarkedObjective.S_M = seen
-    epochs = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(ends[2:])]
+        Contrast.S_M = seen
+    epochs = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(ends)]
     return {"train_overhead_percent": min(100 * (1 - inside / whole) for whole, inside in epochs)}
 
 

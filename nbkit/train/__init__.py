@@ -171,13 +171,7 @@ def _over_prior(data, heads, mark, fixed):
 
 
 def fixed_losses(training, marks, simulations=None, *, data_root=None, device="auto", memory=None):
-    """{label: loss} of marks that do not learn, on the boxes that a training on information would hold out.
-
-    Parameters
-    ----------
-    training, simulations, data_root, device, memory : as of `train`.
-    marks : {label: mark}.
-    """
+    """{label: loss} of {label: mark} that do not learn, on the boxes that a training on information would hold out."""
     data, losses = _data(training, simulations, data_root, device, memory), {}
     for label, mark in marks.items():
         data.centre_on(mark)
@@ -190,7 +184,7 @@ def follow(words, processes, folder):
 
     Parameters
     ----------
-    words : command line of the training, see `nbkit.train.__main__`.
+    words : command line of the training, see `Training.words`.
     processes : how many: GPUs, or CPUs to share each batch.
     folder : of the run, where log.txt is kept.
     """

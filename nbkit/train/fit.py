@@ -51,6 +51,8 @@ class Processes:
 
     def total(self, value):
         """Sum of a plain number over all processes."""
+        if self.size == 1:
+            return value
         return float(self.summed(torch.tensor(value, dtype=torch.float64, device=self.device)))
 
     def wait(self):
@@ -198,8 +200,8 @@ def fit(objective, folder, processes, history=(), *, checkpoint_every=30.0, stop
     def step(i):
         """One optimiser step; the mean loss of its batch over all processes."""
         nonlocal lost
-        for group, (_, full, _) in zip(optimizer.param_groups, objective.groups(), strict=True):
-            group["lr"] = rate(full)
+        for group in optimizer.param_groups:
+            group["lr"] = rate(group["highest"])
         optimizer.zero_grad()
         try:
             loss = objective.step(i)
@@ -254,7 +256,7 @@ def fit(objective, folder, processes, history=(), *, checkpoint_every=30.0, stop
                     return now
             losses = judge(objective.validate, "validation")
             now.seconds += time.monotonic() - since
-            if now.end_epoch(recipe, *losses, objective.batch, rate(objective.groups()[0][1])):
+            if now.end_epoch(recipe, *losses, objective.batch, rate(optimizer.param_groups[0]["highest"])):
                 best = deepcopy(objective.state_dict())
             on_epoch(objective, now)
     if best is not None:
@@ -271,7 +273,7 @@ def _optimizer(objective, device):
     groups = []
     for modules, rate, decay in objective.groups():
         parameters = [p.requires_grad_(True) for module in modules for p in module.parameters()]
-        groups.append({"params": parameters, "lr": rate, "weight_decay": decay})
+        groups.append({"params": parameters, "lr": rate, "highest": rate, "weight_decay": decay})
     return torch.optim.AdamW(groups, fused=device.type in ("cpu", "cuda"))
 
 

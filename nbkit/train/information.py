@@ -101,11 +101,7 @@ def halves(sample, generator):
 def cross_validated(sample, generator, splits=SPLITS):
     """log sigma (5,) of the mean F over random divisions into halves; each half weighs what the other judges.
 
-    Parameters
-    ----------
-    sample : the Sample, at least a few times more simulations than spectra and some ten pairs.
-    generator : torch.Generator that draws the halves.
-    splits : how many divisions.
+    The Sample needs at least a few times more simulations than spectra and some ten pairs.
     """
     F = 0
     for _ in range(splits):
@@ -165,9 +161,7 @@ class Neighbourhood(Simulations):
     has all spectra, the gradient with respect to it is algebra of small matrices, and `backpropagate` sends each
     simulation's row of it back through the mark.
 
-    Parameters
-    ----------
-    simulations : a suite, or a dict, with the set "fiducial" and the ten derivative sets; as one in `simulations`.
+    It is given a suite, or a dict, with the set "fiducial" and the ten derivative sets; see `Simulations`.
     """
 
     def __init__(self, simulations, *about, **options):
@@ -239,10 +233,7 @@ class Neighbourhood(Simulations):
     def backpropagate(self, mark, rows, cotangents):
         """Add to the gradients of the mark this process's share of those of sum(cotangents * spectra) over `rows`.
 
-        Parameters
-        ----------
-        rows : (m,) boxes that are sent through the mark.
-        cotangents : (boxes, 3 b) gradient with respect to the table.
+        `cotangents` is the gradient with respect to the table, (boxes, 3 b).
         """
         for part, s in self._spectra(mark, rows):
             (s * cotangents[part].to(s)).sum().backward()

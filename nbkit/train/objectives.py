@@ -16,12 +16,7 @@ LEAST = (32, 6)
 
 
 def heads_for(data, residualised):
-    """New Heads for simulations and their recipe, which see S_delta as the recipe wants it.
-
-    Parameters
-    ----------
-    data : Prior with its summaries loaded.
-    """
+    """New Heads for a Prior with its summaries loaded, which see S_delta as the recipe wants it."""
     recipe = data.recipe
     heads = Heads(data.bins, recipe.width, recipe.dimension, residualised)
     if recipe.standardise:
@@ -30,14 +25,7 @@ def heads_for(data, residualised):
 
 
 class OverPrior(Objective):
-    """Heads on simulations over the prior, in batches with their candidates.
-
-    Parameters
-    ----------
-    data : Prior with its summaries loaded.
-    heads : Heads.
-    batch, epochs : anchors of a step, most epochs.
-    """
+    """Heads on a Prior with its summaries loaded, `batch` anchors a step with their candidates."""
 
     stream = 0  # of random orders and candidates: another one for every stage
     micro = None  # anchors whose fields go through the mark together; None where summaries are enough
@@ -99,12 +87,7 @@ class UnmarkedHeads(OverPrior):
 
 
 class MarkedHeads(OverPrior):
-    """z_perp of the marked summary against z_theta: heads learn to read a mark that does not change, S_M of `data`.
-
-    Parameters
-    ----------
-    mark : kept with the heads, if it is a module.
-    """
+    """z_perp of the marked summary against z_theta: heads learn to read a mark that does not change, S_M of `data`."""
 
     name, stream = "heads", 2
 
@@ -132,10 +115,7 @@ class Contrast(MarkedHeads):
     Where the heads see standardised summaries it remembers the S_M of a step, and moves their mean and variance towards
     them after it: within a step these are constants, so each anchor's loss still depends on its own simulation alone.
 
-    Parameters
-    ----------
-    mark : the module to train; or None, and `data` holds S_M.
-    start_loss : validation loss of the mark as it starts with heads that can read it, if they were trained.
+    `start_loss` is the validation loss of the mark as it starts with heads that can read it, if they were trained.
     """
 
     name, stream = "marked", 1
@@ -185,18 +165,12 @@ class Contrast(MarkedHeads):
 
 
 class Information(Objective):
-    """log(sigma / sigma of P_dd alone), on average over the wanted parameters, of a learned mark.
+    """log(sigma / sigma of P_dd alone) of a mark on a Neighbourhood, on average over the `wanted` rows of theta.
 
     An epoch begins with a table of the spectra of all boxes. Each step draws two halves of the training boxes: the
     table of one half gives the weights W, and a batch from the other half, measured anew, what they are worth. The
     gradient with respect to the spectra of the batch then goes back through the mark, box by box: memory does not grow.
     W is taken as given, for at the best W the information does not change with it to first order.
-
-    Parameters
-    ----------
-    data : Neighbourhood.
-    mark : what is trained.
-    wanted : rows of theta whose errors count.
     """
 
     name = "marked"

@@ -4,8 +4,8 @@ import json
 from dataclasses import dataclass, field
 from math import cos, inf, pi
 from pathlib import Path
+from types import SimpleNamespace
 
-import torch
 from torch import nn
 
 from nbkit.disk import BUNDLED, OneSentence, read_tensors, runs, write_json
@@ -13,10 +13,8 @@ from nbkit.mark import mark_of_settings
 from nbkit.mark.classical import classical_marks
 from nbkit.mark.learned import load_mark
 from nbkit.mesh.grid import Grid
-from nbkit.mesh.spectra import marked_spectra, marked_summary, unmarked_summary
-from nbkit.train.contrast import Heads, normalised
+from nbkit.train.contrast import Heads
 from nbkit.train.training import Recipe, Training
-from nbkit.universe.cosmology import PRIOR_BSQ
 
 FORMAT = "nbkit run 2"
 # Files of the stages, the last first: the last one there is the run's.
@@ -119,30 +117,20 @@ class Run:
         """One column of the history of a stage, as a list."""
         return [row[name] for row in self.history if row["stage"] == stage]
 
-    @torch.no_grad()
-    def embeddings(self, simulations):
-        """z_perp, z_d and z_theta, each (N, D), of a set of simulations, on the device of the heads."""
-        device, z_perp, z_d = self.heads.theta.weight.device, [], []
-        for rows in torch.arange(len(simulations)).split(8):
-            delta = simulations[rows.tolist()].to(device)
-            power = marked_spectra(self.mark, delta, grid=simulations.grid, kmax=self.kmax)
-            S_delta, S_M = unmarked_summary(power.P_dd), marked_summary(*power[1:4])
-            z_perp.append(self.heads.z_perp(S_M, S_delta))
-            z_d.append(self.heads.z_d(S_delta))
-        theta = normalised(simulations.theta, PRIOR_BSQ).float().to(device)
-        return torch.cat(z_perp), torch.cat(z_d), self.heads.z_theta(theta)
-
 
 def bundled_runs(preset=""):
     """Names of the runs that come with the kit, of all presets or of one."""
-    names = (path.parent.name for path in BUNDLED.glob("*/run.json"))
-    return tuple(sorted(name for name in names if not preset or name.startswith(f"{preset}_")))
+    return tuple(sorted(path.parent.name for path in _runs_in(BUNDLED, preset)))
 
 
 def own_runs(preset=""):
     """Names of the runs in `runs()`, of all presets or of one, the newest first."""
-    found = sorted((runs() / "train").glob("*/run.json"), key=lambda path: -path.stat().st_mtime)
-    return tuple(path.parent.name for path in found if path.parent.name.startswith(f"{preset}_" if preset else ""))
+    newest_first = sorted(_runs_in(runs() / "train", preset), key=lambda path: -path.stat().st_mtime)
+    return tuple(path.parent.name for path in newest_first)
+
+
+def _runs_in(folder, preset):
+    return folder.glob(f"{preset}_*/run.json" if preset else "*/run.json")
 
 
 def load(name, preset=None):
@@ -155,14 +143,14 @@ def load(name, preset=None):
     preset : with it, "l2" is short for the bundled run "demo_l2", or whatever the preset is.
     """
     if name in classical_marks():
-        return SingleMark(name, classical_marks()[name])
+        return _alone(name, classical_marks()[name])
     short = [BUNDLED / f"{preset}_{name}"] if preset else []
     path = Path(name).expanduser()
     for folder in (*short, BUNDLED / str(name), runs() / "train" / str(name), path):
         if str(name) and (folder / "run.json").is_file():
             return read(folder)
     if path.suffix == ".safetensors":
-        return SingleMark(path.stem, load_mark(path).requires_grad_(False))
+        return _alone(path.stem, load_mark(path).requires_grad_(False))
     raise NoSuchRun(
         f"There is no run {str(name)!r}: give one of {', '.join(bundled_runs(preset))}, the name of a folder in "
         f"{runs() / 'train'}, a classical mark such as 'p=2 ds=0', or a path; notebook 03 trains one."
@@ -173,31 +161,14 @@ class NoSuchRun(OneSentence, FileNotFoundError):
     """A name that is none of a run."""
 
 
-class SingleMark:
-    """What `load` gives for a mark of which nothing else is known.
-
-    Attributes
-    ----------
-    name, mark : its own.
-    kmax : inf, no scale is beyond what it was made for.
-    """
-
-    training = heads = folder = None
-    kmax, finished, settings = inf, True, {}
-
-    def __init__(self, name, mark):
-        self.name, self.mark = name, mark
-        self.grid = getattr(mark, "grid", None)
+def _alone(name, mark):
+    """What `load` gives for a mark of which nothing else is known: no scale is beyond what it was made for."""
+    known = {"name": name, "mark": mark, "grid": getattr(mark, "grid", None), "kmax": inf, "finished": True}
+    return SimpleNamespace(**known, training=None, heads=None, folder=None, settings={})
 
 
 def read(folder, mark=None, device="cpu"):
-    """The Run in a folder that `train` wrote to.
-
-    Parameters
-    ----------
-    folder : of the run.
-    mark : what it trained, needed only if that is not nbkit's; the weights are put into it.
-    """
+    """The Run in a folder that `train` wrote to; a mark that is not nbkit's is to be given, and gets the weights."""
     settings = read_settings(folder)
     path = next((path for path in (folder / f"{stage}.safetensors" for stage in STAGES) if path.is_file()), None)
     if path is None:

@@ -44,11 +44,7 @@ FOLLOWED = 256
 class Coefficients(nn.Module):
     """c (channels, nodes) of an additive mark; only their shape counts, so they are used with unit scatter.
 
-    They begin as an exponential of the first channel and nothing of the others.
-
-    Parameters
-    ----------
-    slope : of the exponential.
+    They begin as exp(slope * first channel) and nothing of the others.
     """
 
     def __init__(self, channels, slope=FALLING, dtype=torch.float32):
@@ -83,13 +79,8 @@ class ContrastSearch(Contrast):
 
 
 class InformationSearch(Objective):
-    """log sigma of Coefficients in float64, on average over the wanted parameters, by cross-validated halves.
-
-    Parameters
-    ----------
-    data : Neighbourhood, with the cross spectra of its training boxes as `S_M`.
-    wanted : rows of theta whose errors count.
-    """
+    """log sigma of Coefficients in float64, on average over the `wanted` rows of theta, by cross-validated halves; the
+    `S_M` of its Neighbourhood are cross spectra of the training boxes."""
 
     name, steps, batch, epochs = "marked", STEPS, 1, 1
     recipe = Recipe(schedule="cosine", warmup=0.0, clip=inf, learning_rate=RATE)
@@ -122,15 +113,9 @@ def search_recipe(recipe):
 
 
 def search_by_contrast(data, mark, residual, words, folder, **how):
-    """Lowest validation loss of one search, whose coefficients the mark then has.
+    """Lowest validation loss of one search from Coefficients, which then have it; `words` decide the first heads.
 
-    Parameters
-    ----------
-    data : Prior of a `search_recipe`; its `S_M` are cross spectra.
-    mark : the Coefficients to begin with.
-    residual : whether only what z_m says beyond z_d counts.
-    words : whole numbers that decide the heads to begin with.
-    folder, how : see `fit`.
+    `data` is the Prior of a `search_recipe`, with cross spectra as `S_M`; for folder and how see `fit`.
     """
     with seeded(WEIGHTS, *words):
         heads = heads_for(data, residual)
@@ -174,14 +159,6 @@ def best_function(data, training, folder, choices=None, slopes=None, **how):
 
 
 def start_mark(training, start, data, folder, **how):
-    """The LearnedMark that a training starts from, or how far its search has come when it is asked to stop.
-
-    Parameters
-    ----------
-    training : the Training.
-    start : "classical" or "function".
-    data : its Prior or Neighbourhood.
-    folder, how : of the searches, see `fit`.
-    """
+    """The LearnedMark of a start "classical" or "function", or how far its search has come when it is asked to stop."""
     target = CLASSICAL if start == "classical" else best_function(data, training, folder, **how)
     return imitation(target, data.some(IMITATED_ON), data.grid, training.seed, **training.mark_settings())[0]

@@ -14,6 +14,8 @@ from nbkit.measure import Measurement
 from nbkit.mesh.spectra import marked_spectra
 from nbkit.train import RECIPES, Training, load, train
 from nbkit.train.contrast import Heads, Negatives, normalised
+from nbkit.train.data import Prior
+from nbkit.train.fit import Processes
 from nbkit.universe.cosmology import FIDUCIAL, PRIOR_BSQ
 from nbkit.universe.suite import PRESETS
 
@@ -43,10 +45,15 @@ def trained(tmp_path_factory):
     return run, simulations
 
 
-def test_embeddings_from_spectra_are_those_of_the_run(trained):
+def test_embeddings_from_spectra_are_those_of_the_run(trained, monkeypatch, tmp_path):
+    monkeypatch.setenv("NBKIT_RUNS", str(tmp_path))
     run, simulations = trained
     boxes = latent.embed(run, spectra_of(simulations, run.mark), "mark")
-    for got, expected in zip((boxes.z_perp, boxes.z_d, boxes.z_theta), run.embeddings(simulations), strict=True):
+    data = Prior(simulations, run.recipe, run.kmax, 0, Processes(torch.device("cpu")))
+    data.load_summaries(run.mark)
+    theta, heads = normalised(simulations.theta, PRIOR_BSQ).float(), run.heads
+    z = heads.z_perp(data.S_M, data.S_delta), heads.z_d(data.S_delta), heads.z_theta(theta)
+    for got, expected in zip((boxes.z_perp, boxes.z_d, boxes.z_theta), z, strict=True):
         np.testing.assert_allclose(got, expected.double(), atol=1e-5)
         np.testing.assert_allclose(np.linalg.norm(got, axis=1), 1, atol=1e-5)
     np.testing.assert_array_equal(boxes.L, run.heads.metric().double())
