@@ -90,10 +90,7 @@ def train(
     name = training.name if fixed is None else f"{training.name}_fixed-{start[:8]}"
     folder = runs() / "train" / name if folder is None else Path(folder).expanduser()
     # Only now, when nothing impossible has been asked for.
-    if processes.first:
-        claim(folder, settings, fresh)
-    processes.wait()
-    claim(folder, settings, False)
+    processes.in_turn(lambda: claim(folder, settings, fresh and processes.first))
     if (folder / "marked.safetensors").exists() and (run := read(folder, mark, processes.device)).finished:
         return run
     asked = []
