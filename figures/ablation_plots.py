@@ -7,7 +7,7 @@ import numpy as np
 from ablations import CLASSICAL, ENDS, FULL, QUANTITIES, WIDE
 
 from nbkit.forecast import UNMARKED
-from nbkit.show import BLACK, BLUE, GREEN, ORANGE, RED
+from nbkit.show.looks import BLACK, BLUE, GREEN, ORANGE, RED
 
 LABELS = {
     "sigma_Om": r"$\sigma(\Omega_{\rm m})$",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from nbkit.show import BLUE, GREEN, ORANGE, PINK, RED, SKY
+from nbkit.show.looks import BLUE, GREEN, ORANGE, PINK, RED, SKY
 
 CURVES = (BLUE, ORANGE, GREEN, RED, PINK, SKY)
 

@@ -8,7 +8,7 @@ from nbkit import show
 from nbkit.forecast import UNMARKED
 from nbkit.look import anatomy, response_curves
 from nbkit.mark import ClassicalMark
-from nbkit.show import BLACK, BLUE, GREEN, L_COLOURS, ORANGE, RED
+from nbkit.show.looks import BLACK, BLUE, GREEN, L_COLOURS, ORANGE, RED
 
 PARAMETERS = {"Om": r"\Omega_{\rm m}", "s8": r"\sigma_8"}
 # Colour and marker by what a mark was trained on, and by kmax of the training.

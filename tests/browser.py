@@ -1,14 +1,54 @@
-"""Find a Chromium for the browser tests, or install one where that can be done; `make test` runs this first."""
+"""A Chromium, found or installed, and notebooks open in a JupyterLab in it; `make test` runs this first."""
 
+import contextlib
+import json
 import os
+import secrets
 import shutil
+import socket
 import subprocess
 import sys
+import time
+import urllib.request
+
+import nbformat
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # Playwright's own download needs no rights; Debian's package needs root, and is only for machines made for testing.
 PLAYWRIGHT = [sys.executable, "-m", "playwright", "install", "chromium"]
 DEBIAN = ["sh", "-c", "apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium"]
+FLAGS = ["--no-sandbox", "--disable-quic", "--disable-background-networking", "--disable-sync"]
+# WebGL without a graphics card.
+FLAGS += ["--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
+# Left to itself JupyterLab takes cells off the page while they are out of sight, and asks for news.
+SETTINGS = {
+    "notebook-extension/tracker": {"windowingMode": "none", "autoStartDefaultKernel": True},
+    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+}
+# When the first cell had its number, and when the first picture was there.
+WATCH = """window.seen = {};
+const look = () => {
+    const prompt = document.querySelector('.jp-CodeCell .jp-InputPrompt');
+    if (!window.seen.cell && prompt && /\\d/.test(prompt.textContent)) window.seen.cell = performance.now();
+    if (!window.seen.picture && document.querySelector('.nbkit[data-frames]')) window.seen.picture = performance.now();
+    requestAnimationFrame(look);
+};
+look();"""
+# Milliseconds from a key, or a move of the pointer, to the next picture: the median of a row of them.
+TIMED = """async ([selector, events]) => {
+    const it = document.querySelector(selector), root = it.closest('.nbkit'), times = [];
+    it.hasPointerCapture = () => true;
+    for (const [type, init] of events) {
+        const [start, before] = [performance.now(), root.dataset.frames];
+        const kind = type.startsWith('key') ? KeyboardEvent : PointerEvent;
+        it.dispatchEvent(new kind(type, {bubbles: true, ...init}));
+        const late = () => performance.now() - start > 2000;
+        while (root.dataset.frames === before && !late()) await new Promise(requestAnimationFrame);
+        times.push(performance.now() - start);
+    }
+    delete it.hasPointerCapture;
+    return times.sort((a, b) => a - b)[times.length >> 1];
+}"""
 
 
 def chromium():
@@ -32,6 +72,91 @@ def installed():
         if chromium() is None:
             subprocess.run(way, capture_output=True, timeout=600)
     return chromium()
+
+
+@contextlib.contextmanager
+def open_browser():
+    """A Chromium driven by Playwright."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@contextlib.contextmanager
+def jupyterlab(folder, notebooks):
+    """Address and token of a JupyterLab in a folder, with notebooks {name: sources of its cells} in it."""
+    for name, sources in notebooks.items():
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in sources])
+        nbformat.write(notebook, folder / f"{name}.ipynb")
+    for name, setting in SETTINGS.items():
+        path = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(setting))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    token = secrets.token_hex(16)
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--allow-root"]
+    command += ["--LabApp.expose_app_in_browser=True", f"--IdentityProvider.token={token}"]
+    command += [f"--LabApp.user_settings_dir={folder / 'settings'}", f"--notebook-dir={folder}"]
+    command += [f"--LabApp.workspaces_dir={folder / 'workspaces'}"]
+    places = {f"JUPYTER_{name.upper()}_DIR": str(folder / name) for name in ("runtime", "config")}
+    with (folder / "lab.log").open("w") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | places)
+    address = f"http://127.0.0.1:{port}"
+    for _ in range(120):
+        try:
+            urllib.request.urlopen(f"{address}/api?token={token}", timeout=5)
+            break
+        except OSError:
+            assert server.poll() is None, (folder / "lab.log").read_text()
+            time.sleep(0.5)
+    yield address, token
+    server.terminate()
+    server.wait(timeout=30)
+
+
+class Notebook:
+    """A notebook open in JupyterLab, with all its cells run, or running if it is not `awaited`."""
+
+    def __init__(self, browser, lab, name, minutes=4, awaited=True):
+        address, token = lab
+        self.problems, self.said = [], []
+        self.page = browser.new_page(viewport={"width": 1400, "height": 1000})
+        self.page.add_init_script(WATCH)
+        self.page.on("console", lambda message: self.said.append(message.text) if message.type == "error" else None)
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.goto(f"{address}/lab/tree/{name}.ipynb?token={token}&reset", timeout=120_000)
+        self.page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell", timeout=60_000)
+        self.page.get_by_text("| Idle").wait_for(timeout=60_000)
+        for menu, item in (("View", "Collapse Left Sidebar"), ("Run", "Run All Cells")):
+            self.page.get_by_role("menuitem", name=menu, exact=True).click()
+            self.page.get_by_role("menuitem", name=item).first.click() if menu == "Run" else self.page.keyboard.press(
+                "Escape"
+            )
+        deadline = time.time() + 60 * minutes
+        prompts = self.page.locator(".jp-NotebookPanel .jp-CodeCell .jp-InputPrompt")
+        while awaited and not all(p.strip("[]:").strip().isdigit() for p in prompts.all_inner_texts()):
+            assert time.time() < deadline, f"{name}: cells still running: {prompts.all_inner_texts()}"
+            assert not self.errors(), self.errors()
+            self.page.wait_for_timeout(200)
+        assert not self.errors(), self.errors()
+
+    def errors(self):
+        """Tracebacks of cells, what they wrote to stderr, and errors of the page, as text."""
+        kinds = [f"[data-mime-type='application/vnd.jupyter.{kind}']" for kind in ("stderr", "error")]
+        spoken = [text for text in self.said if "nbkit" in text or "anywidget" in text]
+        return self.page.locator(", ".join(kinds)).all_inner_texts() + self.problems + spoken
+
+    def theme(self, light):
+        """Change to JupyterLab's light or dark theme."""
+        change = "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})"
+        self.page.evaluate(change, f"JupyterLab {'Light' if light else 'Dark'}")
+        now = "light => document.body.dataset.jpThemeLight === light"
+        self.page.wait_for_function(now, arg=str(light).lower())
 
 
 if __name__ == "__main__":

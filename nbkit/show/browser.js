@@ -1,6 +1,5 @@
 // What maps and curves have in common: numbers, elements, and the frame around a picture.
 
-const modulo = (a, n) => ((a % n) + n) % n;
 const clamp = (a, low, high) => Math.min(Math.max(a, low), high);
 
 // Three digits, and a minus that is one.
@@ -54,7 +53,8 @@ function grip(parent, label, dragged, pressed) {
 //   arrange(width, height)  gives the height of the picture [pixels]; height is that of a full screen, or null
 //   prepare()               is called before a picture whenever more than the cursor has changed
 //   draw(paint)             draws it; paint is { ctx, width, height, style, text, saved }
-function frame(el, { hint, name, arrange, prepare, draw, reset }) {
+//   kernel                  anywidget's way to ask the kernel for a picture made by matplotlib
+function frame(el, { hint, name, arrange, prepare, draw, reset, kernel }) {
   const root = node(el, "div", { class: `nbkit nbkit-${name}`, "data-lm-suppress-shortcuts": "true" });
   const bar = node(root, "div", { class: "nbkit-bar" });
   const place = node(bar, "span", { class: "nbkit-place" });
@@ -115,7 +115,14 @@ function frame(el, { hint, name, arrange, prepare, draw, reset }) {
     talk = setTimeout(() => (said.textContent = words), 150);
   }
 
-  function save() {
+  function download(kind, href) {
+    const link = node(root, "a", { download: `${name}.${kind}`, href });
+    link.click();
+    link.remove();
+  }
+
+  // What is on the screen, where no kernel answers.
+  function copied() {
     const copy = document.createElement("canvas");
     [copy.width, copy.height] = [2 * width, 2 * height + 48];
     const ctx = copy.getContext("2d");
@@ -126,9 +133,27 @@ function frame(el, { hint, name, arrange, prepare, draw, reset }) {
     ctx.fillText(place.textContent, 16, 34);
     ctx.setTransform(2, 0, 0, 2, 0, 48);
     picture(ctx, true);
-    const link = node(root, "a", { download: `${name}.png`, href: copy.toDataURL("image/png") });
-    link.click();
-    link.remove();
+    return copy.toDataURL("image/png");
+  }
+
+  let answers = false;
+  const patience = (seconds) => ({ signal: AbortSignal.timeout(1000 * seconds) });
+  const ask = async (kind, seconds) => (await kernel.invoke("_save", kind, patience(seconds)))[1];
+  ask("", 3600).then(
+    () => (answers = true),
+    () => (answers = false),
+  );
+
+  async function save(kind) {
+    if (!answers && kind === "png") return download(kind, copied());
+    place.textContent = answers ? `making a ${kind} …` : "a PDF is made by the kernel, and none is connected";
+    if (!answers) return;
+    const type = { png: "image/png", pdf: "application/pdf" }[kind];
+    const [bytes] = await ask(kind, 60);
+    const url = URL.createObjectURL(new Blob([bytes], { type }));
+    download(kind, url);
+    URL.revokeObjectURL(url);
+    redraw(false);
   }
 
   function full() {
@@ -138,7 +163,8 @@ function frame(el, { hint, name, arrange, prepare, draw, reset }) {
 
   const acts = {
     Reset: [reset, "M3 8a5 5 0 1 0 2-4M5 1v3h3"],
-    "Save picture": [save, "M8 2v8M4.5 7 8 10.5 11.5 7M2.5 13.5h11"],
+    "Save picture (PNG)": [() => save("png"), "M8 2v8M4.5 7 8 10.5 11.5 7M2.5 13.5h11"],
+    "Save picture (PDF)": [() => save("pdf"), "M4 14V2h5l3 3v9ZM9 2v3h3M6 8h4M6 11h4"],
     "Full screen": [full, "M2 6V2h4M10 2h4v4M14 10v4h-4M6 14H2v-4"],
   };
   for (const [title, [act, path]] of Object.entries(acts)) {

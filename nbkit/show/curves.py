@@ -1,89 +1,19 @@
-"""Curves, nodes and error ellipses that live in the browser; the explorer that joins pictures and controls."""
+"""Curves, nodes and error ellipses that live in the browser."""
 
-import base64
-import io
 from pathlib import Path
 
-import anywidget
 import ipywidgets as w
-import matplotlib.pyplot as plt
 import numpy as np
 import traitlets as t
-from matplotlib.ticker import LogLocator
-from PIL import Image
 from scipy.interpolate import PchipInterpolator
 
-from nbkit.show import CYCLE, SYMBOLS
+from nbkit.show.controls import Picture
+from nbkit.show.looks import BLACK, CYCLE, SYMBOLS, looks, palette_hex, plain_log, row_of_panels
 
 HERE = Path(__file__).parent
 
 
-class Explorer(w.VBox):
-    """Controls above, those of the pictures in a row of their own, pictures below; where nobody is there, one picture.
-
-    Parameters
-    ----------
-    title : what the stored text says it is.
-    controls, panels : widgets.
-    static : PNG bytes of the state it starts in; default those of the panels that have some, side by side.
-    """
-
-    def __init__(self, title, controls, panels, static=None):
-        wrapped = {"flex_flow": "row wrap", "align_items": "flex-start", "width": "100%"}
-        rows = [controls, [control for panel in panels for control in getattr(panel, "controls", ())]]
-        above, below = ([w.Box(row, layout=w.Layout(**wrapped)) for row in part if row] for part in (rows, [panels]))
-        super().__init__([w.VBox(above), *below])
-        self.add_class("nbkit-explorer")
-        for panel in panels[1:] and panels:
-            if hasattr(panel, "png"):
-                panel.layout = w.Layout(flex="1 1 380px", width="auto", min_width="280px")
-        self.title, self.controls, self.panels = title, controls, panels
-        self.static = static or side_by_side(*(panel.png() for panel in panels if hasattr(panel, "png")))
-
-    def __repr__(self):
-        return f"<{self.title}: open in JupyterLab to move it>"
-
-    def _repr_mimebundle_(self, **kwargs):
-        bundle = super()._repr_mimebundle_(**kwargs)
-        return bundle | {"text/plain": repr(self), "image/png": base64.b64encode(self.static).decode()}
-
-
-def follow(update, *controls):
-    """Call update(change) whenever one of the controls has a new value."""
-    for control in controls:
-        control.observe(update, names="value")
-
-
-def side_by_side(*pngs):
-    """PNG pictures joined into one, bottom-aligned on white: what a rendering without widgets shows."""
-    images = [Image.open(io.BytesIO(x)).convert("RGB") for x in pngs]
-    height = max(x.height for x in images)
-    joined = Image.new("RGB", (sum(x.width + 12 for x in images), height), "white")
-    left = 0
-    for x in images:
-        joined.paste(x, (left, height - x.height))
-        left += x.width + 12
-    out = io.BytesIO()
-    joined.save(out, "png", optimize=True)
-    return out.getvalue()
-
-
-def png_of(figure):
-    """PNG bytes of a figure, which is closed."""
-    out = io.BytesIO()
-    figure.savefig(out, format="png", dpi=80)
-    plt.close(figure)
-    return out.getvalue()
-
-
-def slider(description, value, low, high, step):
-    """A slider that reports while it is dragged; whole numbers if its step is one."""
-    kind = w.IntSlider if isinstance(step, int) else w.FloatSlider
-    look = {"layout": w.Layout(width="400px"), "style": {"description_width": "130px"}}
-    return kind(value=value, min=low, max=high, step=step, description=description, **look)
-
-
-class Curves(anywidget.AnyWidget):
+class Curves(Picture):
     """Curves with bands, read out under a cursor; of nodes, if there are any, the monotone cubic through them.
 
     State that Python may read and set, the same in all views: `curves`, `nodes` [[x, y], ...], `hidden` labels,
@@ -92,7 +22,8 @@ class Curves(anywidget.AnyWidget):
     Parameters
     ----------
     curves : dict label -> (x, y), (x, y, low, high) with a band, or a dict of these with `colour`, `dash` ("--", ":"),
-        `ghost` (thin and behind, for what is compared with) or `dots`.
+        `ghost` (thin and behind, for what is compared with) or `dots`; points without a line have `values`, which
+        colour them, the `unit` of these, and `words` to be said under the pointer.
     labels : of the two axes.
     log : which axes are logarithmic: "", "x", "y" or "xy".
     limits : (x limits, y limits), each (low, high) or None for those of the curves as they are.
@@ -106,7 +37,6 @@ class Curves(anywidget.AnyWidget):
     about, curves, nodes = t.Dict().tag(sync=True), t.List().tag(sync=True), t.List().tag(sync=True)
     hidden, cursor = t.List().tag(sync=True), t.Float(None, allow_none=True).tag(sync=True)
     across, up = t.Int().tag(sync=True), t.Int(1).tag(sync=True)
-    controls = ()
 
     def __init__(
         self, curves, labels=("x", "y"), log="", limits=(None, None), nodes=(), bounds=None, name="nodes",
@@ -116,7 +46,11 @@ class Curves(anywidget.AnyWidget):
         if len(nodes) == 1 or (np.diff([x for x, _ in nodes]) <= 0).any():
             raise ValueError("Nodes must be at least two, with rising x.")
         about = {"labels": list(labels), "log": ["x" in log, "y" in log], "limits": limits, "bounds": bounds} | more
-        about |= {"moving": {"label": name, "colour": CYCLE[0]}, "rules": [float(y) for y in rules]}
+        about |= {
+            "palette": palette_hex("viridis"),
+            "moving": {"label": name, "colour": CYCLE[0]},
+            "rules": [float(y) for y in rules],
+        }
         if histogram is not None:
             counts, edges = np.histogram(np.asarray(histogram), 60, limits[0])
             about["histogram"] = {"counts": counts.tolist(), "edges": edges.tolist()}
@@ -131,7 +65,7 @@ class Curves(anywidget.AnyWidget):
         old = {curve["label"]: curve for curve in self.curves}
         for label, given in curves.items():
             given = given if isinstance(given, dict) else dict(zip(("x", "y", "low", "high"), given, strict=False))
-            arrays = {key: np.asarray(given[key], float) for key in ("x", "y", "low", "high") if key in given}
+            arrays = {key: np.asarray(given[key], float) for key in ("x", "y", "low", "high", "values") if key in given}
             if len({len(values) for values in arrays.values()}) > 1:
                 sizes = ", ".join(f"{key} {len(values)}" for key, values in arrays.items())
                 raise ValueError(f"{label} has arrays of different length: {sizes}.")
@@ -155,38 +89,32 @@ class Curves(anywidget.AnyWidget):
         """Names and limits of the two axes."""
         return self.about["labels"], self.about["limits"]
 
-    def __repr__(self):
-        return f"<{self.title}: open in JupyterLab to move it>"
-
-    def _repr_mimebundle_(self, **kwargs):
-        return Explorer(self.title, [], [self])._repr_mimebundle_(**kwargs)
-
-    def png(self):
-        """PNG bytes of the curves as they are now, for renderings without a browser."""
-        figure, ax = plt.subplots(figsize=(5.2, 3.4), layout="constrained")
-        for line in self.lines():
-            look = {
-                "color": line["colour"],
-                "lw": 1 if line.get("ghost") else 1.8,
-                "ls": line.get("dash", "-"),
-                "ms": 4,
-            }
-            ax.plot(line["x"], line["y"], **look, marker="o" if line.get("dots") else "", label=line["label"])
+    def figure(self):
+        """The curves as they are now, by matplotlib."""
+        figure, ((ax,),) = row_of_panels(1, 5.2, 3.4)
+        for line in (each for each in self.lines() if each["label"] not in self.hidden):
+            if "values" in line:
+                points = ax.scatter(line["x"], line["y"], c=line["values"], s=20, edgecolor="white", linewidth=0.3)
+                figure.colorbar(points, ax=ax, label=line["unit"])
+                continue
+            colour, ghost = line["colour"] or BLACK, line.get("ghost")
+            look = {"color": colour, "lw": 1 if ghost else 1.8, "ls": line.get("dash", "-"), "ms": 4}
+            name = "_" if line.get("more") else line["label"]
+            ax.plot(line["x"], line["y"], **look, marker="o" if line.get("dots") else "", label=name)
             if "low" in line:
-                ax.fill_between(line["x"], line["low"], line["high"], color=line["colour"], alpha=0.2, lw=0)
-        ax.plot(*np.transpose(self.nodes or np.zeros((0, 2))), "o", color=CYCLE[0], mfc="white")
+                ax.fill_between(line["x"], line["low"], line["high"], color=colour, alpha=0.2, lw=0)
+        if self.nodes:
+            ax.plot(*np.transpose(self.nodes), "o", color=CYCLE[0], mfc="white")
         for y in self.about["rules"]:
             ax.axhline(y, color="0.5", lw=0.6)
-        names, ends = self.axes()
+        (across, up), (xlim, ylim) = self.axes()
         scales = ["log" if log else "linear" for log in self.about["log"]]
-        limits = dict(zip(("xlim", "ylim"), ends, strict=True))
-        ax.set(xlabel=names[0], ylabel=names[1], xscale=scales[0], yscale=scales[1], **limits)
-        for axis in [axis for axis, log in zip((ax.xaxis, ax.yaxis), self.about["log"], strict=True) if log]:
-            axis.set_minor_locator(LogLocator(subs=(2, 5)))
-            axis.set_major_formatter("{x:g}")
-            axis.set_minor_formatter("{x:g}")
-        ax.legend(fontsize=8)
-        return png_of(figure)
+        ax.set(xlabel=across, ylabel=up, xscale=scales[0], yscale=scales[1], xlim=xlim, ylim=ylim)
+        for axis in (axis for axis, log in zip((ax.xaxis, ax.yaxis), self.about["log"], strict=True) if log):
+            plain_log(axis)
+        if ax.get_legend_handles_labels()[1]:
+            ax.legend()
+        return figure
 
 
 class Ellipses(Curves):
@@ -202,7 +130,8 @@ class Ellipses(Curves):
 
     def __init__(self, covariances, centre, parameters, across=None, up=None, title="Error ellipses"):
         self.names, self.centre = list(parameters), np.asarray(centre, float)
-        self.colours = dict(zip(covariances, CYCLE, strict=False))
+        # What is black on paper has the colour of the text on a page, which may be dark.
+        self.colours = {x: None if colour == BLACK else colour for x, (colour, *_) in looks(covariances).items()}
         self.across, self.up = self.names.index(across or self.names[0]), self.names.index(up or self.names[-1])
         symbols = [SYMBOLS.get(name, name) for name in self.names]
         super().__init__(covariances, title=title, centre=self.centre.tolist(), parameters=symbols)
@@ -222,17 +151,15 @@ class Ellipses(Curves):
         self.about = self.about | {"covariances": rows}
 
     def _choice(self, name, symbols):
-        control = w.Dropdown(
-            options=symbols, index=getattr(self, name), description=name, layout=w.Layout(width="200px")
-        )
+        look = {"description": name, "layout": w.Layout(width="200px")}
+        control = w.Dropdown(options=symbols, index=getattr(self, name), **look)
         w.jslink((control, "index"), (self, name))
         return control
 
     def axes(self):
         """Names and limits of the two parameters."""
-        return zip(
-            *((self.about["parameters"][i], self.about["reach"][i]) for i in (self.across, self.up)), strict=True
-        )
+        pair = self.across, self.up
+        return [self.about["parameters"][i] for i in pair], [self.about["reach"][i] for i in pair]
 
     def lines(self):
         """The ellipses as curves: for each label that of 68 %, and thin that of 95 %."""
@@ -241,5 +168,5 @@ class Ellipses(Curves):
         for row in self.about["covariances"]:
             values, vectors = np.linalg.eigh(self.covariances[row["label"]][np.ix_(pair, pair)])
             x, y = (vectors * np.sqrt(np.maximum(values, 0))) @ circle
-            for radius, more in ((1.515, {}), (2.486, {"ghost": True, "label": ""})):
+            for radius, more in ((1.515, {}), (2.486, {"ghost": True, "more": True})):
                 yield row | {"x": self.centre[pair[0]] + radius * x, "y": self.centre[pair[1]] + radius * y} | more

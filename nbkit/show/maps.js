@@ -21,13 +21,19 @@ function initialize({ model }) {
     const [cursor, axis, index] = ["cursor", "axis", "index"].map((name) => model.get(name));
     if (cursor.length && cursor[axis] !== index) set("cursor", cursor.with(axis, index));
   };
+  // Another field, another level.
+  const forget = () => {
+    const { start } = model.get("about");
+    if (model.get("level") !== null && model.get("solid") !== start?.solid) set("level", null);
+  };
+  model.on("change:solid", forget);
   model.on("change:playing", play);
   model.on("change:index", follow);
   play();
   return () => clearInterval(timer);
 }
 
-function render({ model, el }) {
+function render({ model, el, experimental }) {
   const state = (name) => model.get(name);
   const set = (changes) => {
     model.set(changes);
@@ -42,8 +48,9 @@ function render({ model, el }) {
     prepare,
     draw,
     reset,
+    kernel: experimental,
   });
-  let [about, panels, side, mark] = [null, [], 200, {}];
+  let [about, panels, side, mark, stage, solid] = [null, [], 200, {}, undefined, null];
 
   function field(name) {
     const panel = about.panels.find((p) => p.name === name);
@@ -61,7 +68,8 @@ function render({ model, el }) {
     panels = about.panels.map((p, i) => {
       const shown = p.log ? (v) => Math.log10(Math.max(1 + v, 0.01)) : (v) => v;
       const panel = { ...p, shown, lut: colours(about.palettes[p.palette]) };
-      panel.ends = ["low", "high"].map((end, which) => handle(panel, end, which));
+      panel.ends = ["low", "high"].map((end, which) => handle(panel, `${end} end of the colours`, which));
+      panel.level = handle(panel, "level of the surface", 2);
       if (p.term) {
         panel.box = node(over, "input", {
           type: "checkbox",
@@ -72,6 +80,14 @@ function render({ model, el }) {
       }
       return panel;
     });
+    const turn = (x, y) => set({ turn: [state("turn")[0] - x, clamp(state("turn")[1] + y, -90, 90)] });
+    solid = grip(
+      over,
+      "view in three dimensions",
+      (e) => turn(e.movementX / 2, e.movementY / 2),
+      (x, y) => turn(-5 * x, 5 * y),
+    );
+    solid.classList.add("nbkit-solid");
     canvas.setAttribute("aria-label", `Maps of ${panels.map((p) => p.label).join(", ")}. ${hint}`);
     redraw();
   }
@@ -81,11 +97,14 @@ function render({ model, el }) {
     set({ on: about.terms.filter((t) => (t === name ? !on.includes(t) : on.includes(t))) });
   }
 
-  function handle(panel, end, which) {
+  // Something to drag along the histogram of a panel: either end of its colours, or the level of its surface.
+  function handle(panel, label, which) {
     const width = () => panel.histogram.span[1] - panel.histogram.span[0];
+    const now = () => (which < 2 ? state("ranges")[panel.name][which] : levelOf(panel));
     const move = (value) => {
-      const [low, high] = state("ranges")[panel.name];
       const v = clamp(value, ...panel.histogram.span);
+      if (which === 2) return set({ level: v });
+      const [low, high] = state("ranges")[panel.name];
       const least = 1e-3 * width();
       const range = which ? [low, Math.max(v, low + least)] : [Math.min(v, high - least), high];
       set({ ranges: { ...state("ranges"), [panel.name]: range } });
@@ -94,27 +113,64 @@ function render({ model, el }) {
       const x = e.clientX - canvas.getBoundingClientRect().x - panel.x;
       move(panel.histogram.span[0] + (x / side) * width());
     };
-    const pressed = (dx, dy) => move(state("ranges")[panel.name][which] + 0.02 * (dx + dy) * width());
-    return grip(over, `${panel.label}, ${end} end of the colours`, dragged, pressed);
+    return grip(over, `${panel.label}, ${label}`, dragged, (dx, dy) => move(now() + 0.02 * (dx + dy) * width()));
+  }
+
+  function levelOf(panel) {
+    const [low, high] = state("ranges")[panel.name];
+    return state("level") ?? low + 0.75 * (high - low);
+  }
+
+  // Meshes of the surface, of a signed field also of minus its level, and of the slice.
+  function meshes() {
+    const { n, skin } = about;
+    const panel = panels[state("solid") - 1];
+    const paint = panels.find((p) => p.name === skin) ?? panel;
+    const [values, level] = [field(panel.name), levelOf(panel)];
+    const of = (p) => {
+      const [low, high] = state("ranges")[p.name];
+      return (v) => p.lut[clamp(Math.floor((255 * (v - low)) / (high - low)), 0, 255)];
+    };
+    if (solid.values !== values || solid.level !== level) {
+      const shown = panel.log ? values.map(panel.shown) : values;
+      const levels = panel.signed ? [level, -level] : [level];
+      Object.assign(solid, { values, level, skin: null });
+      solid.parts = levels.map((v) => ({ level: v, ...surface(shown, n, v) }));
+    }
+    const [colour, skinValues] = [of(paint), field(paint.name)];
+    const ends = state("ranges")[paint.name].join();
+    if (solid.skin !== skinValues || solid.ends !== ends) {
+      Object.assign(solid, { skin: skinValues, ends });
+      solid.parts = solid.parts.map((part) => {
+        const nearest = (i) => [0, 1, 2].reduce((at, a) => at * n + Math.round(part.points[3 * i + a]), 0);
+        const value = paint === panel ? () => part.level : (i) => paint.shown(skinValues[nearest(i)]);
+        const tints = Uint32Array.from({ length: part.points.length / 3 }, (_, i) => colour(value(i)));
+        return { ...part, tints };
+      });
+    }
+    const slice = sliceSquares(paint.cut.map(paint.shown), n, state("axis"), state("index"), colour);
+    solid.words = `${panel.label} = ${panel.signed ? "±" : ""}${three(level)}`;
+    solid.meshes = [...solid.parts, slice];
   }
 
   // The fewest rows of maps of at least 200 pixels, and then the fewest columns; in a full screen, the largest maps.
   function arrange(width, whole) {
     const room = width - LEFT - 14;
     const most = Math.max(1, Math.floor((room + GAP) / (200 + GAP)));
-    const options = Array.from({ length: Math.min(most, panels.length) }, (_, i) => i + 1);
-    const rows = (columns) => Math.ceil(panels.length / columns);
+    const count = panels.length + Boolean(state("solid"));
+    const options = Array.from({ length: Math.min(most, count) }, (_, i) => i + 1);
+    const rows = (columns) => Math.ceil(count / columns);
     const sides = options.map((columns) => {
-      const tall = whole ? (whole - FOOT) / rows(columns) - ABOVE - GAP : ({ 1: 460, 2: 420 }[panels.length] ?? 320);
+      const tall = whole ? (whole - FOOT) / rows(columns) - ABOVE - GAP : ({ 1: 460, 2: 420 }[count] ?? 320);
       return Math.floor(Math.max(Math.min((room + GAP) / columns - GAP, tall), 120));
     });
     const best = whole ? sides.indexOf(Math.max(...sides)) : options.findIndex((c) => rows(c) === rows(most));
     const columns = options[best];
     side = sides[best];
-    panels.forEach((panel, i) => {
+    [...panels, solid].slice(0, count).forEach((panel, i) => {
       panel.x = LEFT + (i % columns) * (side + GAP);
       panel.y = ABOVE + Math.floor(i / columns) * (side + ABOVE + GAP);
-      panel.outer = [i + columns >= panels.length, i % columns === 0];
+      panel.outer = [i + columns >= count, i % columns === 0];
     });
     return rows(columns) * (side + ABOVE + GAP) - GAP + FOOT;
   }
@@ -126,6 +182,7 @@ function render({ model, el }) {
       const range = state("ranges")[panel.name];
       fillPanel(panel, field(panel.name), where, range, about.start?.ranges[panel.name] ?? range);
     }
+    if (state("solid")) meshes();
     position();
   }
 
@@ -143,19 +200,40 @@ function render({ model, el }) {
 
   // Grips and switches, over what is drawn.
   function position() {
-    for (const panel of panels) {
+    solid.hidden = !state("solid");
+    const [top, tall] = [solid.y - ABOVE + HEAD, side + ABOVE - HEAD];
+    solid.style = `left: ${solid.x}px; top: ${top}px; width: ${side}px; height: ${tall}px; margin: 0`;
+    panels.forEach((panel, number) => {
       const { span } = panel.histogram;
-      panel.ends.forEach((end, which) => {
-        const value = state("ranges")[panel.name][which];
+      panel.level.hidden = state("solid") !== number + 1;
+      [...panel.ends, panel.level].forEach((end, which) => {
+        const value = which < 2 ? state("ranges")[panel.name][which] : levelOf(panel);
         const share = clamp((value - span[0]) / (span[1] - span[0]), 0, 1);
         end.style.transform = `translate(${panel.x + share * side}px, ${panel.y - ABOVE + HEAD}px)`;
         const say = { valuenow: value, valuemin: span[0], valuemax: span[1], valuetext: three(value) };
         for (const [name, v] of Object.entries(say)) end.setAttribute(`aria-${name}`, v);
       });
-      if (!panel.box) continue;
+      if (!panel.box) return;
       panel.box.checked = state("on").includes(panel.name);
       panel.box.style.transform = `translate(${panel.x}px, ${panel.y - ABOVE + 2}px)`;
+    });
+  }
+
+  function drawSolid(paint) {
+    const { ctx, text } = paint;
+    const size = side + ABOVE - HEAD;
+    const scene = { x: solid.x, y: solid.y - ABOVE + HEAD, side, turn: state("turn") };
+    Object.assign(scene, { box: about.n * about.cell, origin: about.origin, y: scene.y + (size - side) / 2 });
+    text(solid.words, solid.x, solid.y - ABOVE + HEAD / 2, "left", "600 13px");
+    if (stage === undefined) stage = solidStage();
+    if (!stage) {
+      text("no view in 3D: this browser has no WebGL", solid.x + side / 2, solid.y + side / 2, "center");
+      return;
     }
+    stage.draw(solid.meshes, about.n, scene.turn, Math.round(side * (devicePixelRatio || 1)));
+    drawBox(paint, scene, false);
+    ctx.drawImage(stage.canvas, scene.x, scene.y, side, side);
+    drawBox(paint, scene, true);
   }
 
   function draw(paint) {
@@ -165,12 +243,16 @@ function render({ model, el }) {
     const inside = state("pinned")[axis] === index;
     const corner = [cx - 0.5 / zoom, cy - 0.5 / zoom];
     const given = { pinned: state("pinned"), ranges: state("ranges"), on: state("on"), across: across() };
-    const scene = { ...about, side, at, inside, corner, zoom, ...given };
+    const solidLevel = state("solid")
+      ? { name: panels[state("solid") - 1].name, value: levelOf(panels[state("solid") - 1]) }
+      : null;
+    const scene = { ...about, side, at, inside, corner, zoom, solidLevel, ...given };
     for (const panel of panels) {
       const value = at.length ? panel.cut[at[scene.across[1]] * about.n + at[scene.across[0]]] : null;
       panel.words = at.length ? `${three(value)} ${panel.unit}`.trim() : "";
       drawPanel(panel, paint, scene);
     }
+    if (state("solid")) drawSolid(paint);
     const first = index - ((slab - 1) >> 1);
     const depth = `${short(length(first - 0.5))} … ${short(length(first + slab - 0.5))}`;
     const here = (i) =>
@@ -257,12 +339,14 @@ function render({ model, el }) {
   };
 
   const light = () => redraw(false);
-  const events = { about: build, cursor: light, pinned: light, view: light };
-  for (const name of ["voxels", "axis", "index", "slab", "on", "ranges"]) events[name] = () => redraw();
+  const events = { about: build, cursor: light, pinned: light, view: light, turn: light };
+  for (const name of ["voxels", "axis", "index", "slab", "on", "ranges", "level"]) events[name] = () => redraw();
+  events.solid = () => redraw();
   for (const [name, act] of Object.entries(events)) model.on(`change:${name}`, act);
   build();
   return () => {
     close();
+    stage?.lose();
     for (const [name, act] of Object.entries(events)) model.off(`change:${name}`, act);
   };
 }

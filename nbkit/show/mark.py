@@ -1,28 +1,21 @@
-"""Figures of a mark taken apart: the paper's figure 2, responses, the cross term, what matters, what it is like."""
+"""A mark taken apart: the paper's figure 2, responses, the cross term, what matters, what it is like; explorers."""
 
-import matplotlib.pyplot as plt
+from itertools import accumulate, pairwise
+
+import ipywidgets as w
 import numpy as np
 import torch
-from matplotlib.ticker import PercentFormatter
 
-from nbkit import show
-from nbkit.look import cross_response, response_curves
+from nbkit.look import cross_response, r_squared, response_curves
+from nbkit.mark.classical import smoothing_kernel
 from nbkit.mark.learned import LearnedMark
-from nbkit.mesh.spectra import marked_field
-from nbkit.show import BLUE, GREEN, L_COLOURS, MAPS, ORANGE, PINK, RED, SIGNED, brightness, limits, slice_of
-from nbkit.show.filters import SHOWN, kernel_panel, kernels
-
-TERM_COLOURS = {"h_E0": BLUE, "h_E1": RED, "h_E2": GREEN, "h_I3": PINK, "h_x": ORANGE}
-TERM_LABELS = {"h_x": r"$h_\times(E_0,E_2,I_3)$"} | {
-    f"h_{name}": rf"$h({name[0]}_{name[1]})$" for name in ("E0", "E1", "E2", "I3")
-}
-LABELS = show.LABELS | {
-    "M": r"$M/\langle M\rangle$",
-    "delta": r"$\log_{10}(1+\delta)$",
-    "Delta": r"$\Delta/\sigma_\Delta$, marked field",
-}
-TOP = [["l0", "l1", "l2", "G"]]
-ROWS = [["delta", "E0", "E1", "E2", "I3", "Delta"], ["M", "h_E0", "h_E1", "h_E2", "h_I3", "h_x"]]
+from nbkit.mesh.grid import to_fourier, to_real
+from nbkit.mesh.spectra import marked_field, spectra_of_modes
+from nbkit.show.controls import Explorer, side_by_side, slider
+from nbkit.show.curves import Curves
+from nbkit.show.fields import SHOWN, kernel_panel, kernels
+from nbkit.show.looks import BLUE, COLOURS, L_COLOURS, LABELS, RED, SIGNED, SYMBOLS, colour_range, row_of_panels
+from nbkit.show.maps import Maps
 
 
 def start_of(mark):
@@ -30,103 +23,50 @@ def start_of(mark):
     return LearnedMark(mark.grid, **mark.settings).requires_grad_(False)
 
 
-def panels(parts):
-    """{name: (n, n, n)} that figure and explorers draw: delta, invariants, Delta, M over and terms less their means."""
+def anatomy_maps(parts, **state):
+    """Maps of delta, the invariants, the marked field, the terms less their means, and the M that they add up to."""
     M = parts.M()
-    Delta = marked_field(M, parts.delta)
-    away = {name: h - parts.means[name] for name, h in parts.terms.items()}
-    return {"delta": parts.delta} | parts.invariants | {"Delta": Delta / Delta.std(), "M": M / M.mean()} | away
-
-
-def ranges(fields):
-    """{name: (low, high)} of the colours of `panels`: all terms share one, so that the strong ones look strong."""
-    each = {name: limits(field, name) for name, field in fields.items()}
-    top = max(high for name, (_, high) in each.items() if name in TERM_LABELS)
-    return each | {name: (-top, top) for name in each if name in TERM_LABELS}
+    terms = {name: h - parts.means[name] for name, h in parts.terms.items()}
+    # All terms share one range, so that the strong ones look strong.
+    top = max(colour_range(h, name)[1] for name, h in terms.items())
+    fields = {"delta": parts.delta} | parts.invariants | {"Delta": marked_field(M / M.mean(), parts.delta)} | terms
+    ranges = dict.fromkeys(terms, (-top, top))
+    return Maps(fields, parts.grid, terms, parts.mean_eta, ranges=ranges, title="Anatomy", **state)
 
 
 def anatomy(parts, axis=2, index=0):
-    """The paper's figure 2: kernels and profiles; delta, invariants and marked field; M and the terms that make it.
-
-    Parameters
-    ----------
-    axis, index : the slice that is shown.
-    """
-    figure = plt.figure(figsize=(12.4, 7.6), layout="constrained")
-    above, below = figure.subfigures(2, 1, height_ratios=(1.1, 2))
-    axes = above.subplot_mosaic(TOP, width_ratios=(1, 1, 1, 2.6)) | below.subplot_mosaic(ROWS)
-    mark = parts.mark
+    """The paper's figure 2: kernels and profiles; below a slice of delta, invariants, marked field, terms, and M."""
+    figure, mark = anatomy_maps(parts, axis=axis, index=index).figure(columns=6, above=2.9), parts.mark
+    width, height = figure.get_size_inches()
+    place = {"left": 0.6 / width, "right": 1 - 0.3 / width, "bottom": 1 - 2.3 / height, "top": 1 - 0.35 / height}
+    axes = figure.add_gridspec(1, 4, width_ratios=(1, 1, 1, 2.2), wspace=0.3, **place).subplots()
     maps, grid = kernels(mark.G_l, mark.grid.k_nyq)
-    for l, channel in enumerate(SHOWN[: mark.profiles.l_max + 1]):
-        drawn = kernel_panel(axes[f"l{l}"], maps, grid, channel)
-        axes[f"l{l}"].set(title="", xlabel="", ylabel=r"Mpc/$h$" if l == 0 else "")
-        _bar(above, drawn, axes[f"l{l}"], rf"kernel $\ell={channel[0]},\ m={channel[1]}$")
-    _profiles(axes["G"], mark)
-    fields = panels(parts)
-    colours = ranges(fields)
-    for name, field in fields.items():
-        ax, (low, high) = axes[name], colours[name]
-        picture = brightness(slice_of(field, axis, index), name)
-        extent = (0, parts.grid.box_size) * 2
-        drawn = ax.imshow(picture, cmap=MAPS.get(name, SIGNED), vmin=low, vmax=high, extent=extent)
-        _bar(below, drawn, ax, TERM_LABELS.get(name) or LABELS[name])
-        ax.tick_params(labelleft=name in ("delta", "M"), labelbottom=name in ROWS[1])
-        ax.set_ylabel(r"Mpc/$h$" if name in ("delta", "M") else "")
-    for name, ax in axes.items():
-        ax.spines[["left", "bottom"]].set_visible(name == "G")
-        # A mark of a lower l_max has no such panel.
-        ax.set_visible(name == "G" or bool(ax.images))
+    for l, ax in enumerate(axes[:3]):
+        ax.set_visible(l <= mark.profiles.l_max)
+        if ax.get_visible():
+            kernel_panel(ax, maps, grid, SHOWN[l])
+            ax.set(title=ax.get_title() + ", over its largest", ylabel=ax.get_ylabel() if l == 0 else "")
+            ax.title.set_fontsize(9)
+    draw_profiles(axes[3], mark, start_of(mark), scaled=True)
     return figure
 
 
-def _bar(figure, drawn, ax, label):
-    bar = figure.colorbar(drawn, ax=ax, location="top", shrink=0.9, aspect=16, pad=0.02)
-    bar.set_label(label, fontsize=9)
-    bar.ax.tick_params(labelsize=7)
-    bar.locator = plt.MaxNLocator(4)
-    bar.update_ticks()
-    ax.tick_params(labelsize=7)
-
-
-def _tapered(mark):
-    """k [h/Mpc], T_tap G_l as trained, and as training found it, both (l_max + 1, len(k))."""
+def draw_profiles(ax, mark, start=None, scaled=False):
+    """T_tap G_l(k) of a mark and, dashed, of the one its training began with; each over its largest if `scaled`."""
     k = torch.linspace(0, mark.grid.k_nyq, 300)
-    return k.numpy(), *((each.G_l(k).detach() * mark.grid.taper(k)).numpy() for each in (mark, start_of(mark)))
-
-
-def _profiles(ax, mark):
-    """T_tap G_l(k) / k_Nyq as trained, and dashed as training found it, each over its largest value."""
-    k, trained, start = _tapered(mark)
-    for l, (G, G_start) in enumerate(zip(trained, start, strict=True)):
-        ax.plot(k, G_start / np.abs(G_start).max(), "--", color=L_COLOURS[l], lw=1, label=None if l else "start")
-        ax.plot(k, G / np.abs(G).max(), color=L_COLOURS[l], lw=1.8, label=rf"$G_{l}$ trained")
+    for each, line in ((start, "--"), (mark, "-")):
+        for l, G in enumerate(() if each is None else (each.G_l(k).detach() * each.grid.taper(k)).numpy()):
+            label = rf"$G_{l}$" if each is mark else "start" if l == 0 else None
+            ax.plot(k, G / (np.abs(G).max() if scaled else 1), line, color=L_COLOURS[l], label=label)
     ax.axhline(0, color="0.5", lw=0.6)
-    ax.set(xlim=(0, k[-1]), ylim=(-1.1, 1.1), xlabel=r"$k$ [$h$/Mpc]")
-    ax.set_ylabel(r"$T_{\rm tap}G_\ell$ / largest", fontsize=9)
-    ax.legend(fontsize=9, ncols=4, loc="lower left", bbox_to_anchor=(0, 1.02), borderaxespad=0)
-
-
-def profiles(mark):
-    """G_l(k) of a mark against those its training began with, a panel for each l, with the taper."""
-    k, trained, start = _tapered(mark)
-    figure, axes = plt.subplots(1, 3, figsize=(10, 2.9), layout="constrained", sharex=True)
-    for ax in axes[len(trained) :]:
-        ax.set_visible(False)
-    for l, (ax, G, G_start) in enumerate(zip(axes, trained, start, strict=False)):
-        ax.plot(k, G, color=L_COLOURS[l], label="trained")
-        ax.plot(k, G_start, "--", color=L_COLOURS[l], label="start")
-        ax.axhline(0, color="0.5", lw=0.6)
-        ax.set(title=rf"$T_{{\rm tap}}\,G_{l}(k)$", xlabel=r"$k$ [$h$/Mpc]", xlim=(0, k[-1]))
-        ax.legend(fontsize=8)
-    return figure
+    ax.set(xlim=(0, k[-1]), xlabel=r"$k$ [$h$/Mpc]", ylabel=r"$T_{\rm tap}G_\ell$" + " / largest" * scaled)
+    ax.legend()
 
 
 def responses(parts):
     """h_a(f) less its mean, over the distribution of f in the box: drawn where all but a thousandth of voxels are."""
     curves = response_curves(parts)
-    figure, axes = plt.subplots(
-        1, len(curves), figsize=(2.9 * len(curves), 3.2), sharey=True, layout="constrained", squeeze=False
-    )
+    figure, axes = row_of_panels(len(curves), 2.9, 3.2, sharey=True)
     for ax, (name, (f, h)) in zip(axes[0], curves.items(), strict=True):
         voxels = parts.invariants[name].numpy().ravel()
         beside = ax.twinx()
@@ -135,79 +75,130 @@ def responses(parts):
         beside.spines[:].set_visible(False)
         ax.set(zorder=2, facecolor="none")
         middle = (f >= np.quantile(voxels, 0.16)) & (f <= np.quantile(voxels, 0.84))
-        colour = TERM_COLOURS[f"h_{name}"]
+        colour = COLOURS[name]
         ax.plot(f, h, color=colour, lw=1.4)
         ax.plot(f[middle], h[middle], color=colour, lw=4, solid_capstyle="butt")
         ax.axhline(0, color="0.5", lw=0.6)
-        ax.set(xlabel=show.LABELS[name], title=TERM_LABELS[f"h_{name}"])
+        ax.set(xlabel=LABELS[name], title=LABELS[f"h_{name}"])
     axes[0][0].set_ylabel(r"$h_a - \langle h_a\rangle$")
     return figure
 
 
 def cross_maps(parts, I3=(-0.3, 0.0, 0.3)):
     """h_x(E0, E2) less its mean at chosen I3, white where the box has no such voxels."""
-    figure, axes = plt.subplots(1, len(I3), figsize=(10, 3.2), sharey=True, layout="constrained")
+    figure, axes = row_of_panels(len(I3), 3.3, 3.2, sharey=True)
     maps = [cross_response(parts, value) for value in I3]
     top = max(np.nanmax(np.abs(h)) for *_, h in maps)
-    for ax, value, (E0, E2, h) in zip(axes, I3, maps, strict=True):
+    for ax, value, (E0, E2, h) in zip(axes[0], I3, maps, strict=True):
         drawn = ax.pcolormesh(E0, E2, h, cmap=SIGNED, vmin=-top, vmax=top, rasterized=True)
         kind = "pancakes" if value < -0.1 else "cigars" if value > 0.1 else "neither"
-        ax.set(title=rf"$I_3 = {value:g}$ ({kind})", xlabel=show.LABELS["E0"])
-    axes[0].set_ylabel(show.LABELS["E2"])
+        ax.set(title=rf"$I_3 = {value:g}$ ({kind})", xlabel=LABELS["E0"])
+    axes[0, 0].set_ylabel(LABELS["E2"])
     figure.colorbar(drawn, ax=axes, label=r"$h_\times - \langle h_\times\rangle$", aspect=25)
     return figure
 
 
-def importance(ways):
-    """Bars for every term (hatched: an invariant wherever it enters), a panel for each way of asking how it matters.
+def anatomy_explorer(parts, kmax=0.3, at=None):
+    """Every map of a mark, its terms on or off, what that does to its spectra, and why M is what it is in one voxel.
+
+    A term that is off is replaced by its mean. For spectra M is divided by its mean: an affine map of the mark changes
+    its scale but not what it tells.
 
     Parameters
     ----------
-    ways : {title: {term or invariant: number}}, or {title: {...: (number, low, high)}} with intervals;
-        NaN where a way has no number.
+    kmax : of the spectra [h/Mpc].
+    at : (x, y, z) indices of the voxel that is pinned at the start; default the densest.
     """
-    figure, axes = plt.subplots(1, len(ways), figsize=(3.1 * len(ways), 2.9), sharey=True, layout="constrained")
-    for ax, (title, numbers) in zip(np.atleast_1d(axes), ways.items(), strict=True):
-        names = list(numbers)[::-1]
-        value, low, high = np.array([np.broadcast_to(numbers[name], 3) for name in names]).T
-        labels = [TERM_LABELS.get(name, f"{LABELS.get(name)} everywhere").split("(E_0,")[0] for name in names]
-        labels = [label + "$" * (label.count("$") % 2) for label in labels]
-        bars = ax.barh(labels, value, color=[TERM_COLOURS.get(name) or TERM_COLOURS[f"h_{name}"] for name in names])
-        for bar, name in zip(bars, names, strict=True):
-            bar.set_hatch(None if name in TERM_LABELS else "////")
-            bar.set_edgecolor("white")
-        if (high > low).any():
-            ax.errorbar(value, range(len(names)), xerr=(value - low, high - value), fmt="none", ecolor="0.3", capsize=3)
-        else:
-            ax.bar_label(
-                bars, ["" if np.isnan(x) else f"{x:.0%}".replace("-0%", "0%") for x in value], padding=3, fontsize=8
-            )
-        ax.axvline(0, color="0.5", lw=0.6)
-        ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        ax.margins(x=0.18)
-        ax.set_title(title, fontsize=9)
-    return figure
+    grid, delta, full, delta_k = parts.grid, parts.delta, parts.M(), to_fourier(parts.delta, parts.grid)
+    at = [int(i) for i in (np.unravel_index(int(delta.argmax()), grid.shape) if at is None else at)]
+    maps, said, bars = anatomy_maps(parts, index=at[2]), w.HTML(), w.HTML()
+
+    def weighed(on):
+        """The marked field, {"Delta": field}, and {label: curve} of its spectra over P_dd, of the terms that are on."""
+        M = parts.M([name for name in parts.terms if name not in on])
+        Delta = marked_field(M / M.mean(), delta)
+        P = spectra_of_modes(delta_k, to_fourier(Delta, grid), grid=grid, kmax=kmax)
+        names, last = ", ".join(SYMBOLS[name] for name in on) or "none", float(P.P_mm[-1] / P.P_dd[-1])
+        said.value = (
+            f"<div style='line-height: 18px'><b>on: {names}</b>. M explains {r_squared(M, full) if on else 0:.0%} of "
+            f"the variance of the full mark; P_ΔΔ / P_δδ = {last:.2f} at k = {float(P.k[-1]):.2f} h/Mpc.</div>"
+        )
+        return {"Delta": Delta}, {"P_δΔ / P_δδ": (P.k, P.P_dm / P.P_dd), "P_ΔΔ / P_δδ": (P.k, P.P_mm / P.P_dd)}
+
+    def switch(_):
+        field, lines = weighed(maps.on)
+        maps.fixed = maps.ranges  # colours stay as they were, so that maps can be compared
+        maps.update(field)
+        curves.update(lines)
+
+    def explain(_):
+        bars.value = voxel_bars(parts, tuple(maps.pinned), [name for name in parts.terms if name not in maps.on])
+
+    _, lines = weighed(parts.terms)
+    looks = zip(lines.items(), (BLUE, RED), strict=True)
+    lines = {label: {"x": k, "y": ratio, "colour": colour} for (label, (k, ratio)), colour in looks}
+    ghosts = {f"{label.split()[0]}, all on": line | {"ghost": True, "dash": ":"} for label, line in lines.items()}
+    curves = Curves(lines | ghosts, labels=("k [h/Mpc]", "marked spectrum over P_δδ"), log="x", rules=(1,))
+    maps.pinned = at
+    explain(None)
+    maps.observe(switch, names="on")
+    maps.observe(explain, names=["on", "pinned"])
+    panel = w.VBox([said, bars], layout=w.Layout(flex="1 1 380px", min_width="280px", padding="0 0 0 12px"))
+    static = side_by_side(maps.png(columns=6), curves.png())
+    explorer = Explorer("Anatomy explorer", [], [maps, curves, panel], static)
+    maps.layout = w.Layout(width="100%")  # a row of its own
+    return explorer
 
 
-def likeness(M, imitation, grid, R2, axis=2, index=0):
-    """A slice of M, of the nearest classical mark on its scale, and voxel against voxel, over the mean of M.
+def voxel_bars(parts, voxel, off=()):
+    """HTML that says why M is what it is in a voxel: from the mean of eta, term by term, to its eta and M.
 
     Parameters
     ----------
-    M, imitation : (n, n, n).
-    R2 : share of the variance explained, for the title.
+    voxel : (x, y, z) indices, or () for none.
+    off : names of the terms that are replaced by their means.
     """
-    figure, axes = plt.subplots(1, 3, figsize=(10.5, 3.4), layout="constrained")
-    M, imitation = M / M.mean(), imitation / M.mean()
-    low, high = limits(M, "M")
-    for ax, field, title in zip(axes, (M, imitation), ("learned $M$", "nearest classical, $a M_c + b$"), strict=False):
-        picture = slice_of(field, axis, index)
-        drawn = ax.imshow(picture, cmap="cividis", vmin=low, vmax=high, extent=(0, grid.box_size) * 2)
-        ax.set(title=title, xlabel=r"Mpc/$h$")
-        ax.spines[:].set_visible(False)
-    figure.colorbar(drawn, ax=axes[:2], aspect=25, label=LABELS["M"])
-    axes[2].hexbin(imitation.flatten(), M.flatten(), bins="log", gridsize=50, cmap="Greys", extent=(low, high) * 2)
-    axes[2].plot([low, high], [low, high], color=RED, lw=1)
-    axes[2].set(title=rf"$R^2 = {R2:.2f}$", xlabel="$a M_c + b$", ylabel="learned $M$", xlim=(low, high))
-    axes[2].set_ylim(low, high)
-    return figure
+    if not voxel:
+        return "<b>Why is M high here?</b> Click on a map, or press Enter at the cursor, to pin a voxel."
+    whole, eta, M = parts.eta(), float(parts.eta(off)[voxel]), parts.M(off)
+    low, high = torch.lerp(whole.min(), whole.max(), torch.tensor([-0.25, 1.1])).tolist()
+    steps = {name: float(h[voxel]) - parts.means[name] for name, h in parts.terms.items() if name not in off}
+    ends = list(accumulate(steps.values(), initial=parts.mean_eta))
+    rows = [("mean of η", "#888", (low, ends[0]), f"{ends[0]:.2f}")]
+    for (name, step), span in zip(steps.items(), pairwise(ends), strict=True):
+        rows.append((SYMBOLS[name], COLOURS[name], sorted(span), f"{step:+z.2f}"))
+    rows.append(("η", "currentColor", (low, eta), f"{eta:.2f}"))
+
+    def share(x):
+        return f"{100 * (x - low) / (high - low):.2f}%"
+
+    cells = "<span>{}</span><div style='overflow: hidden; height: 18px'>{}</div><span>{}</span>"
+    bar = "<div style='height: 14px; margin: 2px 0 0 {}; width: max({}, 1px); background: {}'></div>"
+    drawn = [cells.format(name, bar.format(share(a), share(low + b - a), c), x) for name, c, (a, b), x in rows]
+    total = " ".join(f"{x} {name}" for name, _, _, x in rows[1:-1])
+    return (
+        f"<div style='line-height: 18px'><b>voxel {', '.join(map(str, voxel))}</b>: "
+        f"1 + δ = {float(1 + parts.delta[voxel]):.2f}<div style='display: grid; grid-template-columns: auto 1fr auto; "
+        f"gap: 0 8px; margin: 6px 0'>{''.join(drawn)}</div>η = {ends[0]:.2f} {total} = <b>{eta:.2f}</b>, "
+        f"M = <b>{float(M[voxel]):.3g}</b>, {float(M[voxel] / M.mean()):.2f} of its mean</div>"
+    )
+
+
+def surface_explorer(parts, R=8.0):
+    """The surface 1 + delta_R = level coloured by M over its mean, under a slider for the level, beside slices of both.
+
+    Parameters
+    ----------
+    R : Gaussian smoothing of the density [Mpc/h].
+    """
+    grid, M = parts.grid, parts.M()
+    density = 1 + to_real(to_fourier(parts.delta, grid) * smoothing_kernel(R, grid, parts.delta), grid)
+    bottom, top = (round(float(x), 1) for x in np.quantile(density, (0.02, 0.995)))
+    level = slider("1 + delta", min(max(1.6, bottom), top), bottom, top, 0.1)
+    look = {"labels": {"density": f"1 + δ over {R:g} Mpc/h", "M": "M / mean"}, "colours": {"density": "magma"}}
+    # What M is on such a surface, however much it varies elsewhere.
+    ends = np.quantile((M / M.mean())[(density - level.value).abs() < 0.1], (0.02, 0.98)).tolist()
+    start = {"solid": "density", "level": level.value, "skin": "M", "ranges": {"M": ends}, "title": "Surface"}
+    maps = Maps({"density": density, "M": M / M.mean()}, grid, **start, **look)
+    w.jslink((level, "value"), (maps, "level"))
+    return Explorer("M on a surface of equal density, in 3D", [level], [maps])

@@ -1,6 +1,7 @@
 // One panel of the maps: its numbers, its histogram and colour bar, its map and its ticks.
 
 const AXES = "xyz";
+const modulo = (a, n) => ((a % n) + n) % n;
 const [LEFT, FOOT, GAP, HEAD, COUNTS, STRIP, NUMBERS] = [50, 40, 18, 20, 18, 7, 17];
 const ABOVE = HEAD + COUNTS + STRIP + NUMBERS;
 const BINS = 64;
@@ -96,7 +97,7 @@ function fillPanel(panel, values, where, [low, high], start) {
 
 // In what follows a scene is { side, n, cell, origin, across, at, pinned, inside, corner, zoom, ranges, on }.
 
-function drawBar({ x, y, name, log, label, unit, strip, histogram }, { ctx, style, text }, { side, ranges }) {
+function drawBar({ x, y, name, log, label, unit, strip, histogram }, { ctx, text }, { side, ranges, solidLevel }) {
   const { counts, span } = histogram;
   const top = y - ABOVE + HEAD;
   const place = (v) => x + clamp((v - span[0]) / (span[1] - span[0]), 0, 1) * side;
@@ -111,6 +112,10 @@ function drawBar({ x, y, name, log, label, unit, strip, histogram }, { ctx, styl
   ctx.drawImage(strip, x, top + COUNTS, side, STRIP);
   const ends = ranges[name];
   for (const v of ends) ctx.fillRect(place(v) - 1, top + 3, 2, COUNTS + STRIP - 1);
+  if (solidLevel?.name === name) {
+    const at = place(solidLevel.value);
+    ctx.fill(new Path2D(`M${at} ${top + COUNTS - 9}l5 5l-5 5l-5 -5Z`));
+  }
   const words = log ? `log₁₀(1 + ${label})` : unit;
   text(words, x + side / 2, y - NUMBERS / 2, "center");
   const room = (words ? ctx.measureText(words).width / 2 : 0) + 22;

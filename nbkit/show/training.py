@@ -3,16 +3,16 @@
 import asyncio
 from copy import deepcopy
 from functools import partial
-from io import BytesIO
 from math import log
 
 import ipywidgets as w
-import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure
 
 from nbkit.mark.learned import LearnedMark
-from nbkit.show import BLACK, BLUE, L_COLOURS, ORANGE
+from nbkit.show.controls import picture_bytes
+from nbkit.show.looks import BLACK, BLUE, COLOURS, LABELS, ORANGE, row_of_panels
+from nbkit.show.mark import draw_profiles
 from nbkit.universe.farm import is_watched
 
 COLUMNS = ("passes", "train_loss", "val_loss")
@@ -31,18 +31,18 @@ def losses(run, references=None):
     run : the Run to show.
     references : {label: best validation loss} of other marks, each a line.
     """
-    figure, ax = plt.subplots(figsize=(7.0, 4.0), layout="constrained")
-    _draw_losses(ax, *map(run.column, COLUMNS), None if run.heads is None else chance(run.recipe))
+    figure, axes = row_of_panels(1, 7.0, 4.0)
+    _draw_losses(axes[0, 0], *map(run.column, COLUMNS), None if run.heads is None else chance(run.recipe))
     for (label, loss), style in zip((references or {}).items(), ("--", "-.", ":"), strict=False):
-        ax.axhline(loss, color=BLACK, ls=style, lw=1.2, label=f"{label}, best validation")
-    ax.legend(fontsize=8, **({} if run.heads is None else {"loc": "lower right", "bbox_to_anchor": (1, 0.08)}))
+        axes[0, 0].axhline(loss, color=BLACK, ls=style, lw=1.2, label=f"{label}, best validation")
+    axes[0, 0].legend(**({} if run.heads is None else {"loc": "lower right", "bbox_to_anchor": (1, 0.08)}))
     return figure
 
 
 def responses(run, start=None):
     """Radial profiles G_l and the terms h_a of the mark, as trained and, dashed, as they were at `start`."""
-    figure, axes = plt.subplots(1, 2, figsize=(9.0, 3.4), layout="constrained")
-    _draw_mark(axes, run.mark, start)
+    figure, axes = row_of_panels(2, 4.5, 3.4)
+    _draw_mark(axes[0], run.mark, start)
     return figure
 
 
@@ -71,28 +71,22 @@ def _level(ax, y, what, above):
 
 @torch.no_grad()
 def _draw_mark(axes, mark, start=None):
-    k = torch.linspace(0, mark.grid.k_nyq, 200)
-    taper = mark.grid.taper(k)
+    mark, start = (None if each is None else deepcopy(each).to("cpu") for each in (mark, start))  # it is being trained
+    draw_profiles(axes[0], mark, start)
     x = torch.linspace(-2, 2, 201)
-    for style, each in (("--", start), ("-", mark)):
-        if each is None:
-            continue
-        each = deepcopy(each).to("cpu")  # the mark itself is being trained, where it is
-        for l, G in enumerate(each.G_l(k)):
-            axes[0].plot(k, G * taper, style, color=L_COLOURS[l], label=f"$G_{l}$" if style == "-" else None)
-        # Shape only: what a term adds to a zero of its invariant is one with the bias.
-        seen = {"E0": torch.sign(x) * torch.expm1(x.abs()), "E1": torch.expm1(x.abs()), "E2": torch.expm1(x.abs())}
-        terms = each.responses.terms({name: seen.get(name, 0.2 * x) for name in each.responses.names})
-        for name in each.responses.names:
-            label = rf"$h({name[0]}_{name[1]})$" if style == "-" else None
+    strong = torch.expm1(x.abs())
+    # Shape only: what a term adds to a zero of its invariant is one with the bias.
+    seen = {"E0": torch.sign(x) * strong, "E1": strong, "E2": strong, "I3": 0.2 * x}
+    for each, line in ((start, "--"), (mark, "-")):
+        terms = {} if each is None else each.responses.terms(seen)
+        for name in () if each is None else each.responses.names:
             h = terms[f"h_{name}"]
-            line = x >= 0 if name in ("E1", "E2") else x > -9
-            axes[1].plot((0.2 * x if name == "I3" else x)[line], (h - h[x.abs().argmin()])[line], style, label=label)
-        axes[1].set_prop_cycle(None)
-    axes[0].set(xlabel="k [h/Mpc]", ylabel=r"$G_\ell(k)\,T_{\rm tap}(k)$")
-    axes[1].set(xlabel=r"sgn(x) log(1 + |x|) of the invariant ($I_3$: itself)", ylabel="added to $\\eta$, 0 at 0")
-    for ax in axes:
-        ax.legend(fontsize=8)
+            right = x >= 0 if name in ("E1", "E2") else x > -9
+            label = LABELS[f"h_{name}"] if each is mark else None
+            at = seen["I3"] if name == "I3" else x
+            axes[1].plot(at[right], (h - h[x.abs().argmin()])[right], line, color=COLOURS[name], label=label)
+    axes[1].set(xlabel=r"sgn(x) log(1 + |x|) of the invariant ($I_3$: itself)", ylabel=r"added to $\eta$, 0 at 0")
+    axes[1].legend()
 
 
 class Monitor(w.VBox):
@@ -136,6 +130,4 @@ class Monitor(w.VBox):
         axes[0].set_title(f"stage {progress.stage}, epoch {progress.epoch}", fontsize=9)
         if isinstance(mark := getattr(objective, "mark", None), LearnedMark):
             _draw_mark(axes[1:], mark)
-        out = BytesIO()
-        figure.savefig(out, format="png", dpi=80)
-        self._image.value = out.getvalue()
+        self._image.value = picture_bytes(figure)

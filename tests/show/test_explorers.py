@@ -10,11 +10,11 @@ from fake import busy_mark
 from PIL import Image
 from test_widgets import images
 
-from nbkit import look, marked_field, show, spectra
+from nbkit import Grid, look, marked_field, show, spectra
 from nbkit.forecast import Forecasts
 from nbkit.forecast.bootstrap import resampled, resamples
 from nbkit.forecast.fisher import Ingredients
-from nbkit.show import mark_explorer
+from nbkit.show import mark
 from nbkit.universe import FIDUCIAL, PARAMETERS
 
 
@@ -143,7 +143,7 @@ def test_terms_of_a_voxel_add_up_to_its_eta(parts):
 
 
 def test_bars_of_a_voxel_join_end_to_end(parts):
-    html = mark_explorer.voxel_bars(parts, (3, 4, 5))
+    html = mark.voxel_bars(parts, (3, 4, 5))
     bars = re.findall(r"margin: 2px 0 0 (-?[\d.]+)%; width: max\(([\d.]+)%", html)
     spans = [(float(left), float(left) + float(width)) for left, width in bars]
     assert len(spans) == len(parts.terms) + 2 and spans[0][0] == spans[-1][0] == 0
@@ -154,48 +154,27 @@ def test_bars_of_a_voxel_join_end_to_end(parts):
     assert at == pytest.approx(spans[-1][1], abs=0.02)
 
 
-@pytest.mark.parametrize("limits", [(3.0, 18.5), (-10.5, -6.0), (-1.0, 1.0), (-3.0, 40.0)])
-def test_marks_below_the_bars_are_few_and_inside(limits):
-    eta = np.log(np.expm1(mark_explorer.mark_ticks(*limits)))
-    assert 3 <= len(eta) <= 9
-    assert (np.diff(eta) > 0).all() and limits[0] < eta[0] and eta[-1] < limits[1]
-
-
-def test_surface_follows_its_level_and_carries_the_mark(parts):
+def test_surface_is_where_the_density_has_its_level(parts):
     explorer = show.surface_explorer(parts, R=20.0)
-    (height,) = explorer.controls
-    figure = explorer.panels[0].children[1]
-    # Edits before the first view leave the view empty in JupyterLab.
-    assert figure._last_trace_edit_id == figure._last_layout_edit_id == 0
-    mesh = figure.data[0]
-    height.value = 0.8
-    assert figure._last_trace_edit_id > 0
-    low = len(mesh.i)
-    assert "1 + delta = 0.8" in text(explorer)
-    height.value = 1.5
-    assert len(mesh.i) != low
-    assert len(mesh.intensity) == len(mesh.x)
-    M = parts.M() / parts.M().mean()
-    assert M.min() <= min(mesh.intensity) <= max(mesh.intensity) <= M.max()
+    (maps,) = explorer.panels
+    triangles, values, skin = maps.surface()
+    assert skin == "M" and len(triangles) == len(values) > 0
+    low, high = (float(each) for each in (maps.fields["M"].min(), maps.fields["M"].max()))
+    assert low <= values.min() <= values.max() <= high
+    picture = maps.png()
+    maps.level += 0.4
+    assert maps.png() != picture and len(maps.surface()[0]) != len(triangles)
 
 
-def test_isosurface_of_a_ball_is_a_closed_sphere_that_faces_outwards():
-    x = np.arange(24) - 11.3
-    X, Y, Z = np.meshgrid(x, x, x, indexing="ij")
-    points, faces, values = mark_explorer.isosurface(-np.sqrt(X**2 + Y**2 + Z**2), -8.2, X)
-    points = points - 11.3
-    radius = np.linalg.norm(points, axis=1)
-    assert 8.1 < radius.min() <= radius.max() < 8.2 + 1e-5
-    np.testing.assert_allclose(values, points[:, 0], atol=1e-5)
-    a, b, c = (points[faces[:, i]] for i in range(3))
-    across = np.cross(b - a, c - a)
-    assert np.linalg.norm(across, axis=1).sum() / 2 == pytest.approx(4 * np.pi * 8.2**2, rel=0.01)
-    # The volume it encloses has the right size and, as it faces outwards, sign.
-    assert (a * across).sum() / 6 == pytest.approx(4 / 3 * np.pi * 8.2**3, rel=0.01)
-    edges = np.sort(np.concatenate([faces[:, pair] for pair in ([0, 1], [1, 2], [2, 0])]), axis=1)
-    unique, count = np.unique(edges, axis=0, return_counts=True)
-    assert (count == 2).all()
-    assert len(points) - len(unique) + len(faces) == 2
+def test_surface_of_a_signed_field_is_there_twice():
+    x = torch.arange(16.0) - 7.5
+    maps = show.Maps({"x": x[:, None, None].expand(16, 16, 16)}, Grid(16, 160.0), solid="x", level=3.0)
+    triangles, values, _ = maps.surface()
+    ends = 10.0 * (np.array([-3.0, 3.0]) + 8)
+    np.testing.assert_allclose(np.unique(triangles[..., 0].round(3)), ends)
+    np.testing.assert_allclose(np.unique(values.round(3)), [-3, 3])
+    maps.solid = 0
+    assert maps.png()
 
 
 @pytest.fixture
@@ -254,17 +233,19 @@ def test_latent_explorer_follows_its_controls():
     clouds = {label: look.latent.principal_components(x, theta) for label, x in zip(("a", "b"), z, strict=True)}
     rank = {"a": np.arange(40), "b": np.arange(40)[::-1]}
     explorer = show.latent_explorer(clouds, theta, rank)
-    which, by = explorer.controls
-    figure = explorer.panels[0]
-    assert figure._last_trace_edit_id == figure._last_layout_edit_id == 0, "else it is shown empty"
-    points = figure.data[0]
-    np.testing.assert_array_equal(points.marker.color, theta[:, PARAMETERS.index("sigma_8")])
+    (which, by), (curves,) = explorer.controls, explorer.panels
+
+    def points():
+        (line,) = curves.curves
+        return line
+
+    np.testing.assert_array_equal(points()["values"], theta[:, PARAMETERS.index("sigma_8")])
+    assert points()["unit"] == "σ₈"
     by.value = "retrieval rank"
-    np.testing.assert_array_equal(points.marker.color, rank["a"])
-    assert points.marker.colorbar.title.text == "retrieval rank"
+    np.testing.assert_array_equal(points()["values"], rank["a"])
     which.value = "b"
-    np.testing.assert_array_equal(points.marker.color, rank["b"])
-    np.testing.assert_array_equal(points.x, clouds["b"].scores[:, 0])
-    assert f"{clouds['b'].explained[1]:.0%}" in figure.layout.yaxis.title.text
-    assert "Ωm" in points.hovertemplate and points.customdata.shape == (40, 6)
+    np.testing.assert_array_equal(points()["values"], rank["b"])
+    np.testing.assert_array_equal(points()["x"], clouds["b"].scores[:, 0])
+    assert f"{clouds['b'].explained[1]:.0%}" in curves.about["labels"][1]
+    assert f"Ωm = {theta[3, 0]:.3f}" in points()["words"][3] and "36 nearer" in points()["words"][3]
     assert set(explorer._repr_mimebundle_()) >= {"text/plain", "image/png"}

@@ -16,19 +16,15 @@ def test_figures_fit_marks_of_every_l_max(lognormal, l_max):
     figure = mark.anatomy(parts)
     drawn = [ax for ax in figure.axes if ax.get_visible() and ax.images]
     assert len(drawn) == {0: 6, 1: 9, 2: 15}[l_max]
-    profiles = mark.profiles(parts.mark)
-    assert sum(ax.get_visible() for ax in profiles.axes) == l_max + 1
     responses = mark.responses(parts)
     assert sum(bool(ax.lines) for ax in responses.axes) == len(parts.invariants)
-    for each in (figure, profiles, responses):
+    for each in (figure, responses):
         plt.close(each)
 
 
 def test_terms_share_one_range_of_colours(lognormal):
     delta, grid = lognormal(16, mas="PCS", dtype=torch.float32)
     parts = look.anatomy(busy_mark(grid), delta, grid)
-    fields = mark.panels(parts)
-    colours = mark.ranges(fields)
-    assert len({colours[name] for name in parts.terms}) == 1
-    Delta = marked_field(parts.M(), parts.delta)
-    torch.testing.assert_close(fields["Delta"], Delta / Delta.std())
+    maps = mark.anatomy_maps(parts)
+    assert len({tuple(maps.ranges[name]) for name in parts.terms}) == 1
+    torch.testing.assert_close(maps.fields["Delta"], marked_field(parts.M() / parts.M().mean(), parts.delta))

@@ -57,11 +57,11 @@ def test_mark_figure_has_a_line_for_every_profile_and_term(runs, l_max):
     mark = LearnedMark(learned.grid, l_max)
     figure, axes = plt.subplots(1, 2)
     monitor._draw_mark(axes, mark, LearnedMark(learned.grid, l_max))
-    assert len(axes[0].get_lines()) == 2 * (l_max + 1)
+    assert len(axes[0].get_lines()) == 2 * (l_max + 1) + 1
     assert len(axes[1].get_lines()) == 2 * len(mark.responses.names)
-    for ax in axes:  # the mark's lines have names, those of its start are dashed
-        named = [line.get_linestyle() for line in ax.get_lines() if not line.get_label().startswith("_")]
-        assert named == ["-"] * (len(ax.get_lines()) // 2) and len(ax.get_legend().get_texts()) == len(named)
+    names = [text.get_text() for text in axes[0].get_legend().get_texts()]
+    assert names == ["start", *(f"$G_{l}$" for l in range(l_max + 1))]
+    assert len(axes[1].get_legend().get_texts()) == len(mark.responses.names)
     plt.close(figure)
 
 

@@ -1,41 +1,55 @@
-"""Figures and explorers of filters and invariants: profiles, kernels, the four maps of a universe."""
+"""Figures and explorers of fields: the embedded universe and its P(k), the filters' kernels, invariants."""
 
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
 from nbkit.mark.filters import CHANNELS, RadialProfiles, filter_maps
 from nbkit.mark.invariants import invariants
 from nbkit.mesh.grid import Grid, to_fourier
-from nbkit.show import BLUE, L_COLOURS, ORANGE, SIGNED, slice_of
-from nbkit.show.curves import Curves, Explorer, follow, png_of, slider
+from nbkit.mesh.spectra import spectra
+from nbkit.show.controls import Explorer, follow, slider
+from nbkit.show.curves import Curves
+from nbkit.show.looks import SIGNED, row_of_panels, slice_of
 from nbkit.show.maps import Maps
+from nbkit.universe.cosmology import FIDUCIAL, linear_power
 
 
-def profiles(curves, k_nyq, grid=None):
-    """G_l(k) against k / k_Nyq for several sets of profiles, over the taper (and the window of a grid's scheme).
+def slices(fields, grid, axis=2, index=None):
+    """One slice of several fields, {name: (n, n, n)}, each with its own colour bar."""
+    return Maps(fields, grid, axis=axis, index=index).figure()
+
+
+def universe_explorer(simulator, seed, theta=FIDUCIAL):
+    """A slab of a universe and its P(k), simulated anew with the same phases whenever a parameter moves.
 
     Parameters
     ----------
-    curves : dict label -> callable k -> (l_max + 1, len(k)); the first is drawn full, the next dashed, dotted.
+    simulator : a small box, so that a universe takes a fraction of a second.
+    theta : where the sliders start, and what the parameters without a slider keep.
     """
-    figure, ax = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
-    k = torch.linspace(0, 1.1 * k_nyq, 400)
-    for line, (label, curve) in zip(("-", "--", ":"), curves.items(), strict=False):
-        for l, G in enumerate(curve(k).detach()):
-            ax.plot(k / k_nyq, G, line, color=L_COLOURS[l], label=rf"$G_{l}$ {label}")
-    taper = Grid(64, 64 * np.pi / k_nyq).taper(k)
-    ax.fill_between(k / k_nyq, 0, taper, color="0.9", label=r"taper $T_{\rm tap}$", zorder=0)
-    if grid is not None:
-        n = grid.n
-        window = grid.window()[: n // 2 + 1, 0, 0]
-        ax.plot(
-            np.arange(n // 2 + 1) / (n / 2), window, color="0.4", lw=1, label=rf"window $W$ ({grid.mas}), along an axis"
-        )
-    ax.set(xlabel=r"$k / k_{\rm Nyq}$", ylabel=r"radial profile", xlim=(0, 1.1))
-    ax.axhline(0, color="0.5", lw=0.6)
-    ax.legend(fontsize=8, ncols=2)
-    return figure
+    Omega_m = slider("matter Ωm", float(theta[0]), 0.1, 0.5, 0.01)
+    sigma_8 = slider("clustering σ₈", float(theta[4]), 0.6, 1.0, 0.01)
+    grid, k = simulator.grid, simulator.grid.bins().k
+
+    def universe():
+        moved = np.array([Omega_m.value, *theta[1:4], sigma_8.value])
+        delta = simulator(moved, seed)
+        P = {"simulated": (k, spectra(delta, grid=grid).P_dd), "linear theory": (k, linear_power(moved)(k.numpy()))}
+        return {"delta": delta}, P
+
+    fields, P = universe()
+    maps = Maps(fields, grid, index=0, slab=max(round(16 / grid.cell_size), 1), ranges={"delta": (-0.8, 1.0)})
+    start = {"at the start": {"x": P["simulated"][0], "y": P["simulated"][1], "ghost": True}}
+    names = "k [h/Mpc]", "P(k) [(Mpc/h)³]"
+    curves = Curves(start | P, labels=names, log="xy", limits=((float(k[0]), float(k[-1])), (100, 60_000)))
+
+    def update(_):
+        fields, P = universe()
+        maps.update(fields)
+        curves.update(P)
+
+    follow(update, Omega_m, sigma_8)
+    return Explorer("Universe explorer", [Omega_m, sigma_8], [maps, curves])
 
 
 def kernels(G_l, k_nyq, n=96, width=120.0):
@@ -59,24 +73,24 @@ PLANE = {(1, -1): 2, (1, 1): 2, (2, -2): 2, (2, 2): 2, (2, -1): 0, (2, 1): 1, (1
 SHOWN = ((0, 0), (1, 1), (2, 0))
 
 
-def kernel_panels(maps, grid):
-    """One kernel of each l through its centre: the top row of the paper's figure 2."""
-    figure, axes = plt.subplots(1, 3, figsize=(8.4, 2.9), layout="constrained")
-    for ax, channel in zip(axes, SHOWN, strict=True):
-        drawn = kernel_panel(ax, maps, grid, channel)
-    figure.colorbar(drawn, ax=axes, label="kernel / largest value", shrink=0.8, aspect=20)
-    return figure
+def kernel_panels(maps, grid, channels=SHOWN):
+    """Kernels through their centre, each over its largest value: one of each l, as in the paper's figure 2, or others.
 
-
-def kernel_pyramid(maps, grid):
-    """All nine kernels, a row for each l, m from left to right."""
-    figure, axes = plt.subplots(3, 5, figsize=(11, 6.4), layout="constrained")
+    Parameters
+    ----------
+    maps, grid : from `kernels`.
+    channels : which (l, m); of all of `nbkit.mark.filters.CHANNELS` each l has a row of its own.
+    """
+    rows = [[c for c in channels if c[0] == l] for l in range(3)] if len(channels) > 3 else [channels]
+    columns = max(map(len, rows))
+    figure, axes = row_of_panels(columns, 11 / max(columns, 4), 11 / max(columns, 4), len(rows))
     for ax in axes.flat:
         ax.set_axis_off()
-    for l, m in CHANNELS:
-        axes[l, m + 2].set_axis_on()
-        drawn = kernel_panel(axes[l, m + 2], maps, grid, (l, m))
-    figure.colorbar(drawn, ax=axes, label="kernel / largest value", shrink=0.5, aspect=25)
+    for row, here in zip(axes, rows, strict=True):
+        for ax, channel in zip(row[(columns - len(here)) // 2 :], here, strict=False):
+            ax.set_axis_on()
+            drawn = kernel_panel(ax, maps, grid, channel)
+    figure.colorbar(drawn, ax=axes, label="kernel / largest value", shrink=0.6, aspect=25)
     return figure
 
 
@@ -92,7 +106,7 @@ def kernel_panel(ax, maps, grid, channel):
 
 
 def kernel_explorer(k_nyq, n=64, width=120.0):
-    """Kernel and profile of one (l, m), under sliders for l, m, centre r0, width sigma and a residual bump.
+    """Kernel, in 2D and 3D, and profile of one (l, m), under sliders for l, m, centre r0, width sigma, residual bump.
 
     Parameters
     ----------
@@ -115,7 +129,8 @@ def kernel_explorer(k_nyq, n=64, width=120.0):
         return {"kernel": field / field.abs().max()}
 
     look = {"ranges": {"kernel": (-1, 1)}, "labels": {"kernel": "kernel / largest value"}}
-    maps = Maps(kernel(), grid, axis=PLANE[2, 0], origin=-(n // 2 + 0.5) * grid.cell_size, **look)
+    start = {"axis": PLANE[2, 0], "origin": -(n // 2 + 0.5) * grid.cell_size, "solid": "kernel", "level": 0.25}
+    maps = Maps(kernel(), grid, **start, **look)
     profile = {"taper × G": (x, taper * G(x)), "G at the start": {"x": x, "y": G(x), "ghost": True}}
     curves = Curves(profile, labels=("k / k_Nyq", "radial profile"), limits=((0, 1.1), (-1.1, 2.1)), rules=(0,))
 
@@ -148,32 +163,3 @@ def invariant_explorer(delta, grid):
     maps = Maps({"delta": delta} | fields(), grid)
     follow(lambda _: maps.update(fields()), scale)
     return Explorer("Invariant explorer", [scale], [maps])
-
-
-def kernel_surface(maps, grid, channel=(2, 0), level=0.25):
-    """A kernel in three dimensions (plotly): where it reaches +level and -level of its largest value."""
-    import plotly.graph_objects as go
-
-    kernel = maps[CHANNELS.index(channel)].numpy()
-    kernel = kernel / np.abs(kernel).max()
-    at = (np.arange(grid.n) - grid.n / 2) * grid.cell_size
-    X, Y, Z = np.meshgrid(at, at, at, indexing="ij")
-    surfaces = [
-        go.Isosurface(
-            x=X.ravel(), y=Y.ravel(), z=Z.ravel(), value=kernel.ravel(), isomin=sign * level, isomax=sign * level,
-            surface_count=1, colorscale=[[0, colour], [1, colour]], showscale=False, opacity=0.7,
-            caps={"x_show": False, "y_show": False, "z_show": False},
-        )
-        for sign, colour in ((1, ORANGE), (-1, BLUE))
-    ]  # fmt: skip
-    titles = {f"{a}axis_title": f"{a} [Mpc/h]" for a in "xyz"}
-    figure = go.FigureWidget(
-        surfaces, layout={"width": 520, "height": 460, "margin": {"t": 10, "b": 10}, "scene": titles}
-    )
-    planes, axes = plt.subplots(1, 3, figsize=(8.4, 2.8), layout="constrained")
-    for axis, ax in enumerate(axes):
-        ax.imshow(slice_of(torch.as_tensor(kernel), axis, grid.n // 2), cmap=SIGNED, vmin=-1, vmax=1)
-        ax.set(title=f"across {'xyz'[axis]}", xticks=(), yticks=())
-    return Explorer(
-        f"Kernel l = {channel[0]}, m = {channel[1]} in 3D (here its three planes)", [], [figure], png_of(planes)
-    )
