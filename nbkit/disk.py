@@ -9,17 +9,19 @@ import re
 import shutil
 import socket
 import threading
-from contextlib import contextmanager
+import zlib
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
+import torch
 from safetensors import safe_open
 from safetensors.torch import save
 
 _CHECKOUT = Path(__file__).resolve().parents[1]
 # Marks, spectra and recoveries that come with the kit.
 BUNDLED = Path(__file__).parent / "trained"
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES}
 
 
 class OneSentence(Exception):
@@ -49,7 +51,8 @@ def replacing(path):
     The folder is made.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with explain_full(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     _clear_parts(path)
     part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.{socket.gethostname()}.part")
     try:
@@ -88,14 +91,14 @@ def write_json(path, value):
 def write_tensors(path, tensors, about):
     """Tensors by name and a JSON-able description, in one file: they cannot fall out of step."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomically(path, save(tensors, metadata={"nbkit": json.dumps(about)}))
+    write_atomically(path, save(tensors, metadata={"nbkit": json.dumps(about), "checksum": _checksum(tensors)}))
 
 
 def read_tensors(path, device="cpu"):
     """(tensors by name, description) of a file of `write_tensors`."""
     try:
         with safe_open(path, framework="pt", device=str(device)) as file:
-            about = (file.metadata() or {}).get("nbkit")
+            about, checksum = ((file.metadata() or {}).get(name) for name in ("nbkit", "checksum"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except FileNotFoundError:
         raise FileNotFoundError(f"There is no checkpoint {path}.") from None
@@ -103,7 +106,27 @@ def read_tensors(path, device="cpu"):
         raise ValueError(f"{path} is not a whole safetensors file ({problem}); delete it to start anew.") from problem
     if about is None:
         raise ValueError(f"{path} is a safetensors file, but not a checkpoint of nbkit.")
+    if checksum not in (None, _checksum(tensors)):  # files of the first versions have none
+        raise ValueError(f"{path} is damaged: its checksum is another; delete it to start anew.")
     return tensors, json.loads(about)
+
+
+def _checksum(tensors):
+    total = 0
+    for name in sorted(tensors):
+        total = zlib.crc32(tensors[name].cpu().reshape(-1).view(torch.uint8).numpy(), total)
+    return str(total)
+
+
+def read_json(path):
+    """What `write_json` wrote, a dict."""
+    try:
+        value = json.loads(path.read_bytes())
+    except ValueError as problem:
+        raise ValueError(f"{path} is not whole JSON ({problem}); delete it to start anew.") from problem
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} holds {type(value).__name__} where settings are needed; delete it to start anew.")
+    return value
 
 
 def kept(kind, key, make, device="cpu"):
@@ -134,21 +157,26 @@ def lock(path):
     file = path.with_name(f".{path.name}.lock").open("a+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with explain_full(path):
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}")
-            file.flush()
-    except BlockingIOError:
+    except OSError as error:
         file.seek(0)
         owner = file.read() or "another process"
         file.close()
-        raise BlockingIOError(f"{path} is being written by {owner}; wait until it is done and run again.") from None
+        if isinstance(error, BlockingIOError):
+            raise BlockingIOError(f"{path} is being written by {owner}; wait until it is done and run again.") from None
+        words = (
+            f"{path} cannot be locked ({error.strerror}); set NBKIT_RUNS to a folder on a file system that has locks"
+        )
+        raise OSError(error.errno, words) from error
+    with suppress(OSError):  # who it is helps others only; lack of room is said where it matters
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
     return file
 
 
 @contextmanager
 def explain_full(path):
-    """One sentence in place of a write to `path` that failed for lack of room."""
+    """One sentence in place of a write to `path` that failed for lack of room, or of the right to write there."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -157,10 +185,12 @@ def explain_full(path):
         number = getattr(error, "errno", None) or (int(words[1]) if words else None)
         if number not in FULL:
             raise
+        place = next(folder for folder in Path(path).absolute().parents if folder.exists())
+        free = f"{os.strerror(number)}; {shutil.disk_usage(place).free / 1e6:.1f} MB free"
         raise OSError(
             number,
-            f"{path} could not be written ({os.strerror(number)}); what was finished before is safe: make room and run "
-            "again, or choose another place",
+            f"{path} could not be written ({free}); what was finished before is safe: make room and run again, or set "
+            "NBKIT_RUNS to another place",
         ) from error
 
 

@@ -60,7 +60,7 @@ def test_a_full_disk_is_told_in_one_sentence(path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(
-        OSError, match=r"a\.json could not be written \(No space left on device\); .* make room"
+        OSError, match=r"a\.json could not be written \(No space left on device; .* MB free\); .* make room"
     ) as raised:
         disk.write_atomically(path, b"new")
     assert raised.value.errno == errno.ENOSPC

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import isfinite, pi
+from math import inf, pi
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,13 @@ import torch
 
 # Order of the piecewise-polynomial cloud of each mass-assignment scheme; its window is sinc^order.
 MAS_ORDER = {"none": 0, "NGP": 1, "CIC": 2, "TSC": 3, "PCS": 4}
+
+LARGEST = 2048  # cells along a side: a field of so many takes 32 GB
+
+
+def is_number(value):
+    """Whether a value is a real number, and neither True nor False."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 class Shells(NamedTuple):
@@ -46,11 +54,11 @@ class Grid:
     mas: str = "none"
 
     def __post_init__(self):
-        if isinstance(self.n, bool) or not isinstance(self.n, (int, np.integer)) or self.n < 4:
-            raise ValueError(f"n is {self.n!r}; the grid needs a whole number of at least 4 cells a side.")
-        if not (isfinite(self.box_size) and self.box_size > 0):
+        if isinstance(self.n, bool) or not isinstance(self.n, (int, np.integer)) or not 4 <= self.n <= LARGEST:
+            raise ValueError(f"n is {self.n!r}; the grid needs a whole number of 4 ... {LARGEST} cells a side.")
+        if not (is_number(self.box_size) and 0 < self.box_size < inf):
             raise ValueError(f"box_size is {self.box_size!r}; it must be a positive length in Mpc/h.")
-        if self.mas not in MAS_ORDER:
+        if not isinstance(self.mas, str) or self.mas not in MAS_ORDER:
             raise ValueError(f"mas is {self.mas!r}; allowed are {', '.join(MAS_ORDER)}.")
         object.__setattr__(self, "n", int(self.n))
         object.__setattr__(self, "box_size", float(self.box_size))
@@ -126,6 +134,8 @@ class Grid:
     def bins(self, kmax=None, device="cpu", dtype=torch.float32):
         """Shells of width k_F whose mean |k| is at most `kmax` (default: k_Nyq), mass assignment deconvolved."""
         kmax = self.k_nyq if kmax is None else kmax
+        if not is_number(kmax):
+            raise TypeError(f"kmax is {kmax!r}; give a number in h/Mpc.")
         # Rounding of a kmax that a caller worked out as pi n / L must not count as "beyond".
         if not 0 < kmax <= self.k_nyq * (1 + 1e-9):
             raise ValueError(
@@ -152,9 +162,17 @@ class Grid:
             _tensor(weight, device, dtype),
         )
 
-    def check(self, field, name="delta"):
-        """The field itself, if it is a real floating tensor whose last three axes fit this grid."""
-        if not isinstance(field, torch.Tensor) or not field.is_floating_point():
+    def check(self, field, name="delta", contrast=True):
+        """The field itself, if its last three axes fit this grid: the one door that all fields pass.
+
+        Parameters
+        ----------
+        field : (..., n, n, n), float32 or float64.
+        name : what messages call it.
+        contrast : whether it must be a density contrast: finite, neither counts nor 1 + delta. (A linear field may be
+            below -1.) It takes a pass over the field.
+        """
+        if not isinstance(field, torch.Tensor) or field.dtype not in (torch.float32, torch.float64):
             kind = f"{field.dtype} tensor" if isinstance(field, torch.Tensor) else type(field).__name__
             raise TypeError(f"{name} is a {kind}; give a torch tensor of float32 or float64.")
         if tuple(field.shape[-3:]) != self.shape:
@@ -162,6 +180,16 @@ class Grid:
                 f"{name} has shape {tuple(field.shape)}; this grid needs {self.n} x {self.n} x {self.n} as its last "
                 "three axes (any batch axes before them)."
             )
+        if contrast and not field.is_meta:
+            low, mean = (f(field.detach(), dim=(-3, -2, -1)) for f in (torch.amin, torch.mean))
+            if not mean.isfinite().all():
+                bad = int((~field.isfinite()).sum())
+                raise ValueError(f"{name} has {bad} of {field.numel()} values that are not finite or overflow.")
+            if (wrong := (mean.abs() > 0.5) | (low >= 0) & (mean > 0)).any():
+                raise ValueError(
+                    f"{name} has mean {float(mean[wrong][0]):.4g} and smallest value {float(low[wrong][0]):.4g}; a "
+                    "density contrast has mean 0: of counts or 1 + delta, take x / x.mean() - 1."
+                )
         return field
 
     def _squared_wavenumbers(self):

@@ -38,7 +38,7 @@ def spectra(delta, other=None, *, grid, kmax=None):
     kmax : largest mean |k| of a bin [h/Mpc]; default and upper bound k_Nyq.
     """
     grid.check(delta)
-    if other is not None and grid.check(other, "other").shape != delta.shape:
+    if other is not None and grid.check(other, "other", contrast=False).shape != delta.shape:
         raise ValueError(f"delta has shape {tuple(delta.shape)} but other has {tuple(other.shape)}; make them equal.")
     a, b = (None if field is None else to_fourier(field, grid) for field in (delta, other))
     result = spectra_of_modes(a, b, grid=grid, kmax=kmax)
@@ -69,7 +69,7 @@ def marked_spectra(mark, delta, *, grid, kmax=None, centre=0.0):
     kmax : largest mean |k| of a bin [h/Mpc]; default and upper bound k_Nyq.
     centre : taken off M first.
     """
-    delta_k = to_fourier(grid.check(delta), grid)
+    delta_k = to_fourier(grid.check(delta, contrast=False), grid)
     M = mark.of_modes(delta_k, grid) if hasattr(mark, "of_modes") else mark(delta, grid)
     return spectra_of_modes(delta_k, to_fourier(marked_field(M - centre, delta), grid), grid=grid, kmax=kmax)
 

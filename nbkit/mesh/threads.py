@@ -9,10 +9,17 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
+from pathlib import Path
 
 import numba
 import numpy as np
 import torch
+
+from nbkit.disk import runs
+
+# Where the kit's own folder cannot be written, numba keeps what it compiles with all else that is kept.
+if "NBKIT_RUNS" in os.environ and not (numba.config.CACHE_DIR or os.access(Path(__file__).parent, os.W_OK)):
+    numba.config.CACHE_DIR = str(runs() / "numba")
 
 SLICES = 8
 

@@ -17,7 +17,7 @@ import json
 import os
 import warnings
 import zlib
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -96,7 +96,7 @@ class SimulationSet:
         try:
             with h5py.File(path, "r", locking=False) as file:
                 self._read(file)
-        except (OSError, KeyError) as error:
+        except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
             if isinstance(error, (FileNotFoundError, PermissionError)) or getattr(error, "errno", None) == errno.EIO:
                 raise
             raise ValueError(
@@ -135,10 +135,18 @@ class SimulationSet:
             for row, field in zip(np.ravel(rows).tolist(), fields.view(-1, self.grid.n**3).numpy(), strict=True):
                 os.preadv(file.fileno(), [field], self.at["delta"] + row * field.nbytes)
                 if zlib.crc32(field) != self._checksums[row]:
-                    raise ValueError(
-                        f"Simulation {row} of {self.path} is damaged or cut short; delete the file and run again."
-                    )
+                    self._refuse(row)
         return fields
+
+    def _refuse(self, row):
+        """Take the mark of a damaged simulation away, so that it alone is made again."""
+        with suppress(PermissionError), self.path.open("r+b", buffering=0) as file:
+            if os.pread(file.fileno(), 4, self.at["checksum"] + 4 * row) == self._checksums[row].tobytes():
+                os.pwrite(file.fileno(), b"\0", self.at["done"] + row)
+        raise ValueError(
+            f"Simulation {row} of {self.path} is damaged or cut short; ask for the suite again (with data_root, if it "
+            "was imported), and this one alone is made anew."
+        )
 
     @cached_property
     def fingerprint(self):
@@ -217,8 +225,8 @@ def _make(path, contents):
         file.attrs["format"] = FORMAT
         file.attrs["settings"] = json.dumps(contents.settings, sort_keys=True)
         file.attrs["versions"] = json.dumps(_versions())
-        file["theta"] = np.asarray(contents.theta, "<f8")
-        file["seed"] = np.asarray(contents.seeds, "<i8")
+        file.create_dataset("theta", data=np.asarray(contents.theta, "<f8"), fletcher32=True)
+        file.create_dataset("seed", data=np.asarray(contents.seeds, "<i8"), fletcher32=True)
         file["done"] = np.zeros(count, "u1")
         file["checksum"] = np.zeros(count, "<u4")
         file.create_dataset("delta", (count, *shape), "<f4", chunks=(1, *shape), dcpl=early)

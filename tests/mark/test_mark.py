@@ -73,7 +73,7 @@ def test_impossible_marks_are_refused(arguments, said):
 def test_fields_that_are_not_finite_are_refused(of, bad):
     delta = torch.zeros(8, 8, 8)
     delta[1, 2, 3] = bad
-    with pytest.raises(ValueError, match="not finite: the field has NaN or inf voxels"):
+    with pytest.raises(ValueError, match=r"delta has 1 of 512 values that are not finite"):
         of(delta, Grid(8, 100.0))
 
 
@@ -210,7 +210,7 @@ def test_the_path_of_gpus_gives_the_same_mark_and_gradients(l_max, cross, radial
     assert float((ours - theirs).norm() / theirs.norm()) < 1e-5
 
 
-@pytest.mark.parametrize("value", [0.0, 0.7])
+@pytest.mark.parametrize("value", [0.0, -0.3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_gradients_are_finite_on_empty_and_constant_fields(value, dtype):
     grid = Grid(8, 100.0, "PCS")

@@ -286,7 +286,7 @@ def in_child_with_file_size(limit, work):
 def test_no_room_when_the_file_is_made(path):
     number, said = in_child_with_file_size(5000, lambda: Writer(path, contents()))
     assert number == errno.EFBIG
-    assert "fiducial.h5 could not be written (File too large)" in said
+    assert "fiducial.h5 could not be written (File too large; " in said
     assert [each.name for each in path.parent.iterdir()] == [".fiducial.h5.lock"]
 
 
@@ -320,7 +320,7 @@ def test_full_disk_while_writing(path, monkeypatch):
     with Writer(path, contents()) as writer:
         monkeypatch.setattr(os, "pwrite", full)
         writer.write(fields([0, 1]))  # two fields, two checksums, two marks
-        with pytest.raises(OSError, match="could not be written \\(No space left on device\\)"):
+        with pytest.raises(OSError, match="could not be written \\(No space left on device; "):
             writer.write(fields([2, 3]))
         monkeypatch.undo()
     np.testing.assert_array_equal(SimulationSet(path).seeds, [100, 101])
