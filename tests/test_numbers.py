@@ -9,7 +9,7 @@ import torch
 
 from nbkit.disk import figures
 from nbkit.forecast import UNMARKED, ingredients
-from nbkit.forecast.fisher import standard
+from nbkit.forecast.fisher import sigma, standard
 from nbkit.mark.classical import classical_marks
 from nbkit.measure import measure
 from nbkit.mesh.grid import Grid
@@ -54,14 +54,13 @@ def spectra():
 
 @pytest.mark.parametrize("kmax", [0.2, 0.3])
 def test_forecasts_are_those_of_the_results(kmax, spectra):
-    sigma = {
-        label: standard(ingredients(spectra, label, kmax)).sigma() for label in (UNMARKED, *TRAINED, *classical_marks())
-    }
+    labels = (UNMARKED, *TRAINED, *classical_marks())
+    errors = {label: sigma(standard(ingredients(spectra, label, kmax))) for label in labels}
     for parameter in ("Om", "s8"):
         i, end = QUIJOTE_NAMES.index(parameter), f"{parameter}_k{kmax:g}"
         for label in (UNMARKED, *TRAINED):
-            assert sigma[label][i] == pytest.approx(RESULTS[f"sigma_{label}_{end}"]["value"], rel=1e-3)
-        rival = min(classical_marks(), key=lambda label, i=i: sigma[label][i])
+            assert errors[label][i] == pytest.approx(RESULTS[f"sigma_{label}_{end}"]["value"], rel=1e-3)
+        rival = min(classical_marks(), key=lambda label, i=i: errors[label][i])
         assert rival == RESULTS[f"best48_{end}"]["value"]
-        best = sigma[rival][i] / sigma[f"mini_i{10 * kmax:.0f}"][i]
+        best = errors[rival][i] / errors[f"mini_i{10 * kmax:.0f}"][i]
         assert best == pytest.approx(RESULTS[f"sigma_best48_over_information_{end}"]["value"], rel=1e-3)

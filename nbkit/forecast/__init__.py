@@ -18,15 +18,14 @@ class Forecasts(dict):
     """{label: Forecast}, all from the same simulations and resamples: `a / b` is sigma_a / sigma_b, with intervals."""
 
     def __repr__(self):
-        rows = [list(row.values()) for row in self.rows()]
-        rows.insert(0, list(self.rows()[0]))
+        rows = [list(self.rows()[0]), *(list(row.values()) for row in self.rows())]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
     def rows(self, of=QUIJOTE_NAMES, digits=2):
         """For a table: a {"sigma": label, symbol: value (low to high), ...} for each forecast."""
-        said = {label: dict(zip(each.names, each.sigma.words(digits), strict=True)) for label, each in self.items()}
-        return [{"sigma": label} | {symbol(name): words[name] for name in of} for label, words in said.items()]
+        words = {label: dict(zip(QUIJOTE_NAMES, each.sigma.words(digits), strict=True)) for label, each in self.items()}
+        return [{"sigma": label} | {symbol(name): row[name] for name in of} for label, row in words.items()]
 
     def only(self, *labels):
         """The forecasts with these labels."""
@@ -64,13 +63,7 @@ def by_kmax(power, labels=None, count=100, seed=0):
 
 
 def ingredients(power, label, kmax=None):
-    """Ingredients of one mark: data vector [P_dd, P_dm, P_mm], or P_dd alone for the label `UNMARKED`.
-
-    Parameters
-    ----------
-    power, kmax : as for `forecast`.
-    label : of a mark among them.
-    """
+    """Ingredients of one mark among those of `power`: data vector [P_dd, P_dm, P_mm], or P_dd alone for `UNMARKED`."""
     if missing := [name for name in FIDUCIAL_SETS if name not in power]:
         raise ValueError(f"The sets {', '.join(missing)} are missing; a forecast needs {', '.join(FIDUCIAL_SETS)}.")
     return Ingredients(vectors(power["fiducial"], label, kmax), derivatives(power, label, kmax))
@@ -90,15 +83,12 @@ def derivatives(power, label, kmax=None, steps=STEPS):
     power, label, kmax : as for `ingredients`.
     steps : (P,) how far the sets are from the fiducial point.
     """
-    common = common_seeds(power).tolist()
-    data = {}
+    common, data = common_seeds(power), {}
     for name in DERIVATIVES:
-        row = {seed: i for i, seed in enumerate(power[name].seeds.tolist())}
-        data[name] = vectors(power[name], label, kmax)[[row[seed] for seed in common]]
-    slopes = [
-        (data[f"{name}_p"] - data[f"{name}_m"]) / (2 * step) for name, step in zip(QUIJOTE_NAMES, steps, strict=True)
-    ]
-    return np.stack(slopes, axis=1)
+        rows = {seed: row for row, seed in enumerate(power[name].seeds.tolist())}
+        data[name] = vectors(power[name], label, kmax)[[rows[seed] for seed in common.tolist()]]
+    slopes = ((data[f"{name}_p"] - data[f"{name}_m"]) / (2 * h) for name, h in zip(QUIJOTE_NAMES, steps, strict=True))
+    return np.stack(list(slopes), axis=1)
 
 
 def common_seeds(power):
@@ -109,10 +99,7 @@ def common_seeds(power):
 def unseen(power, run):
     """Spectra of those simulations alone that a Run was not trained on, so that a forecast judges it fairly.
 
-    Parameters
-    ----------
-    power : as for `forecast`.
-    run : a Run; only one on information has seen any of these sets, and its settings name the seeds.
+    Only a run on information has seen any of these sets; its settings name the seeds.
     """
     trained, kept = run.settings.get("seeds", {}), {}
     for name, each in power.items():

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from scipy.stats import norm
 
-from nbkit.forecast.fisher import FisherMatrix, free_parameters, hartlap, marginalised, standard
+from nbkit.forecast.fisher import covariance, hartlap, marginalised, standard
 from nbkit.universe.cosmology import PARAMETERS, QUIJOTE_NAMES
 
 LEVEL = 0.95
@@ -20,22 +20,15 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Interval:
-    """Estimates and the intervals that hold the truths with probability `level`; arrays of one shape.
-
-    Parameters
-    ----------
-    names : of the parameters that the numbers belong to.
-    """
+    """Estimates, a number for each parameter, and the intervals that hold the truths with probability `level`."""
 
     value: np.ndarray
     low: np.ndarray
     high: np.ndarray
     level: float = LEVEL
-    names: tuple = QUIJOTE_NAMES
 
     def __repr__(self):
-        said = (f"{symbol(name)} {words}" for name, words in zip(self.names, self.words(), strict=True))
-        return f"{', '.join(said)}; {self.level:.0%}"
+        return f"{', '.join(map(' '.join, zip(PARAMETERS, self.words(), strict=False)))}; {self.level:.0%}"
 
     def words(self, digits=3):
         """'0.14 (0.13 to 0.15)' for each parameter, with so many digits; 'fixed' for those held fixed."""
@@ -50,8 +43,8 @@ class Interval:
 
     def in_words(self, i):
         """What a ratio of errors, number i, says of the lower one: tighter, looser, or no difference shown."""
-        said = "no difference shown" if self.includes_one[i] else "tighter" if self.low[i] > 1 else "looser"
-        return f"{said}, {self.value[i]:.2f} ({self.low[i]:.2f} to {self.high[i]:.2f})"
+        verdict = "no difference shown" if self.includes_one[i] else "tighter" if self.low[i] > 1 else "looser"
+        return f"{verdict}, {self.value[i]:.2f} ({self.low[i]:.2f} to {self.high[i]:.2f})"
 
 
 def symbol(name):
@@ -59,7 +52,7 @@ def symbol(name):
     return dict(zip(QUIJOTE_NAMES, PARAMETERS, strict=True)).get(name, name)
 
 
-def interval(value, samples, level=LEVEL, names=QUIJOTE_NAMES):
+def interval(value, samples, level=LEVEL):
     """value exp(-+ z s), with s half the width in the logarithm of the middle 68 % of the samples, z of a Gaussian.
 
     Percentiles of the samples themselves would carry the bias of an inverse twice, and miss the truth more often.
@@ -70,15 +63,12 @@ def interval(value, samples, level=LEVEL, names=QUIJOTE_NAMES):
     inner = 2 * norm.cdf(1) - 1
     low = np.quantile(np.where(np.isnan(logs), -np.inf, logs), (1 - inner) / 2, axis=0, method="nearest")
     high = np.quantile(np.where(np.isnan(logs), np.inf, logs), (1 + inner) / 2, axis=0, method="nearest")
-    held = np.isneginf(high)
     with np.errstate(invalid="ignore"):
-        s = np.where(held, 0.0, (high - low) / 2)
-    reach = np.exp(norm.ppf((1 + level) / 2) * np.where(np.isnan(s), np.inf, s))
-    # Where nothing finite was found, nothing is known: neither how large it is, nor how small it might be.
-    known = np.isfinite(reach) & np.isfinite(value)
-    with np.errstate(invalid="ignore"):
-        low, high = np.where(known, value / reach, 0.0), np.where(known, value * reach, np.inf)
-    return Interval(value, low, high, level, names)
+        s = np.where(np.isneginf(high), 0.0, (high - low) / 2)  # all samples are 0: held fixed
+        reach = np.exp(norm.ppf((1 + level) / 2) * np.where(np.isnan(s), np.inf, s))
+        # Where nothing finite was found, nothing is known: neither how large it is, nor how small it might be.
+        known = np.isfinite(reach) & np.isfinite(value)
+        return Interval(value, np.where(known, value / reach, 0.0), np.where(known, value * reach, np.inf), level)
 
 
 class Errors:
@@ -90,7 +80,7 @@ class Errors:
     @property
     def sigma(self):
         """Interval of the errors, (P,); 0 for parameters held fixed, inf where F is not positive."""
-        return interval(*self.errors, names=self.names)
+        return interval(*self.errors)
 
     def __truediv__(self, other):
         """Interval of sigma of this over sigma of another, (P,): above 1 where the other is better.
@@ -101,49 +91,34 @@ class Errors:
         if len(tops) != len(lows):
             raise ValueError(f"{len(tops)} resamples against {len(lows)}; make both with the same `resamples`.")
         with np.errstate(invalid="ignore", divide="ignore"):
-            ratio = interval(top / low, tops / lows, names=self.names)
-        open_ended = ~(np.isfinite(top) & np.isfinite(low))  # of nothing known, a ratio may be anything
-        ends = {"low": np.where(open_ended, 0.0, ratio.low), "high": np.where(open_ended, np.inf, ratio.high)}
-        ratio = replace(ratio, **ends)
+            ratio = interval(np.where(np.isfinite(top) & np.isfinite(low), top / low, np.inf), tops / lows)
         fixed = (top == 0) | (low == 0)
-        return replace(ratio, **{end: np.where(fixed, np.nan, getattr(ratio, end)) for end in ("value", "low", "high")})
+        return Interval(*(np.where(fixed, np.nan, end) for end in (ratio.value, ratio.low, ratio.high)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Forecast(Errors):
-    """The corrected standard forecast of one data vector, and that of each of its R resamples.
+    """The corrected standard forecast of one data vector.
 
     Parameters
     ----------
-    matrix : FisherMatrix from all simulations.
-    resampled : (R, P, P) Fisher matrices.
+    F, resampled : (P, P) from all simulations and (R, P, P) of the resamples.
     fixed : names of parameters held fixed.
     """
 
-    matrix: FisherMatrix
+    F: np.ndarray
     resampled: np.ndarray
     fixed: tuple = ()
-
-    @property
-    def names(self):
-        """Of the P parameters."""
-        return self.matrix.names
-
-    @property
-    def F(self):
-        """(P, P) from all simulations."""
-        return self.matrix.F
 
     @cached_property
     def errors(self):
         """sigma (P,) from all simulations and (R, P) of the resamples."""
-        free = free_parameters(self.names, self.fixed)
-        sigma = marginalised(np.concatenate([self.F[None], self.resampled]), free)
+        sigma = marginalised(np.concatenate([self.F[None], self.resampled]), self.fixed)
         return sigma[0], sigma[1:]
 
     def covariance(self):
         """(P, P) covariance of the parameters, for contours; an F that has no inverse is refused."""
-        return self.matrix.covariance(self.fixed)
+        return covariance(self.F, self.fixed)
 
     def hold(self, *fixed):
         """The same with these parameters held fixed, and no others."""
@@ -152,29 +127,18 @@ class Forecast(Errors):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Best(Errors):
-    """For each parameter the forecast that has the smallest error from all simulations.
+    """Of some {label: Forecast}, for each parameter the one that has the smallest error from all simulations.
 
     Which one that is was not resampled, and it was chosen on the very boxes that judge: the others are judged strictly.
-
-    Parameters
-    ----------
-    rivals : {label: Forecast}.
     """
 
     rivals: dict
 
-    @property
-    def names(self):
-        """Of the P parameters."""
-        return next(iter(self.rivals.values())).names
-
     @cached_property
     def labels(self):
         """{name of a parameter: label of the best}."""
-        return {
-            name: min(self.rivals, key=lambda label, i=i: self.rivals[label].errors[0][i])
-            for i, name in enumerate(self.names)
-        }
+        values = {label: each.errors[0] for label, each in self.rivals.items()}
+        return {name: min(values, key=lambda label, i=i: values[label][i]) for i, name in enumerate(QUIJOTE_NAMES)}
 
     @cached_property
     def errors(self):
@@ -197,36 +161,25 @@ def resamples(n_s, pairs, count=200, seed=0):
 
 
 def resampled(given, weights):
-    """The Forecast of Ingredients under `resamples`.
-
-    Parameters
-    ----------
-    given : Ingredients.
-    weights : from `resamples(given.n_s, given.pairs)`; the same for all that are to be compared.
-    """
+    """The Forecast of Ingredients under `resamples`, the same for all that are to be compared."""
     if [w.shape[-1] for w in weights] != [given.n_s, given.pairs]:
         raise ValueError(
             f"weights are for {weights[0].shape[-1]} simulations and {weights[1].shape[-1]} realisations, there are "
             f"{given.n_s} and {given.pairs}; use resamples({given.n_s}, {given.pairs})."
         )
-    matrix = standard(given)
     # In units of the scatter all matrices below are correlation matrices, near enough.
     scale = given.fiducial.std(0)
     x, D = (given.fiducial - given.fiducial.mean(0)) / scale, given.derivatives / scale
     h = weighted_hartlap(weights[0], given.n_d)
-    return Forecast(matrix, np.stack([_weighted_fisher(x, D, *vwh) for vwh in zip(*weights, h, strict=True)]))
+    return Forecast(standard(given), np.stack([_weighted_fisher(x, D, *vwh) for vwh in zip(*weights, h, strict=True)]))
 
 
 def weighted_hartlap(weights, n_d):
-    """The Hartlap factor of samples in which simulations count with weights, (R,).
+    """The Hartlap factor of samples in which simulations count with weights (R, n_s), at least 0: (R,).
 
     Equal weights give `hartlap`. Unequal ones give less: copies of a simulation add no rank, so the inverse covariance
     of a bootstrap resample is biased further. For weights w of mean one over the n that are not zero, h solves
     h = < w / (1 + g w / h) >  with  g = (n_d + 1) / (n - 1).
-
-    Parameters
-    ----------
-    weights : (R, n_s), at least 0.
     """
     different = (weights > 0).sum(1)
     hartlap(int(different.min()), n_d)
@@ -244,15 +197,11 @@ def weighted_hartlap(weights, n_d):
 
 def _weighted_fisher(x, D, v, w, h):
     """(P, P) corrected F: fiducial simulations x, (n_s, n_d), count v times, derivatives D, (N, P, n_d), w times."""
-    v, w = v / v.sum(), w / w.sum()
-    x, v = x[v > 0], v[v > 0]
-    mean = v @ x
-    # The sums of squared weights are one over the effective numbers of simulations.
-    C = ((x.T * v) @ x - np.outer(mean, mean)) / (1 - v @ v)
-    precision = h * np.linalg.inv(C)
-    D, w = D[w > 0], w[w > 0]
-    whitened = D @ precision
+    x, v, D, w = x[v > 0], v[v > 0] / v.sum(), D[w > 0], w[w > 0] / w.sum()
+    C = np.cov(x, rowvar=False, aweights=v)
+    whitened = D @ (h * np.linalg.inv(np.atleast_2d(C)))
     mean = np.tensordot(w, D, 1)
-    F = mean @ precision @ mean.T
+    F = np.tensordot(w, whitened, 1) @ mean.T
     scatter = np.tensordot(w, whitened @ D.swapaxes(1, 2), 1) - F
+    # The sum of squared weights is one over the effective number of realisations.
     return F - scatter * (w @ w) / (1 - w @ w)

@@ -7,9 +7,9 @@ import numpy as np
 from scipy import stats
 
 from nbkit.forecast import common_seeds, derivatives, ingredients
-from nbkit.forecast.fisher import ESTIMATORS, LEAST_HARTLAP, Ingredients, inverse, marginalised, standard
+from nbkit.forecast.fisher import ESTIMATORS, LEAST_HARTLAP, Ingredients, inverse, marginalised, sigma, standard
 from nbkit.measure import measure
-from nbkit.universe.cosmology import FIDUCIAL, STEPS, derivative_thetas
+from nbkit.universe.cosmology import FIDUCIAL, QUIJOTE_NAMES, STEPS, derivative_thetas
 from nbkit.universe.suite import Preset
 
 # Differences of sigma that still count as converged.
@@ -31,40 +31,32 @@ class Convergence(NamedTuple):
     sigma: dict  # {estimator: (c, repeats, P)}; inf where noise left no positive F
 
 
-def against_pairs(given, repeats=10, seed=0):
-    """Convergence of every estimator with the number of derivative realisations; subsets are drawn at random."""
-    rng = np.random.default_rng(seed)
-    return _convergence(given.pairs, 8, repeats, lambda n: given.subset(pairs=rng.permutation(given.pairs)[:n]))
+def convergence(given, what, repeats=10, seed=0):
+    """Convergence of every estimator with the number of derivative realisations ("pairs") or of "fiducial" simulations.
 
-
-def against_fiducial(given, repeats=10, seed=0):
-    """Convergence of every estimator with the number of fiducial simulations."""
-    rng, least = np.random.default_rng(seed), int(np.ceil(2 * (given.n_d + 2) / (1 - LEAST_HARTLAP)))
-    return _convergence(given.n_s, least, repeats, lambda n: given.subset(fiducial=rng.permutation(given.n_s)[:n]))
-
-
-def _convergence(most, least, repeats, subset):
+    Subsets are drawn at random.
+    """
+    enough = int(np.ceil(2 * (given.n_d + 2) / (1 - LEAST_HARTLAP)))
+    most, least = {"pairs": (given.pairs, 8), "fiducial": (given.n_s, enough)}[what]
     counts = np.unique(np.geomspace(min(least, most), most, 6).round().astype(int))
-    parts = [[subset(n) for _ in range(repeats)] for n in counts]
-    sigma = {
-        name: np.array([_sigmas([estimate(part) for part in same]) for same in parts])
-        for name, estimate in ESTIMATORS.items()
-    }
+    rng = np.random.default_rng(seed)
+    parts = [[given.subset(**{what: rng.permutation(most)[:n]}) for _ in range(repeats)] for n in counts]
+    sigma = {name: np.array([_sigmas(map(estimate, same)) for same in parts]) for name, estimate in ESTIMATORS.items()}
     return Convergence(counts, sigma)
 
 
 def half_splits(given, splits=20, seed=0):
     """(splits, 2, P) sigma (corrected standard) of disjoint halves of all simulations."""
-    rng, found = np.random.default_rng(seed), []
+    rng, matrices = np.random.default_rng(seed), []
     for _ in range(splits):
         halves = zip(*(np.array_split(rng.permutation(n), 2) for n in (given.n_s, given.pairs)), strict=True)
-        found += [standard(given.subset(*half)) for half in halves]
-    return _sigmas(found).reshape(splits, 2, -1)
+        matrices += [standard(given.subset(*half)) for half in halves]
+    return _sigmas(matrices).reshape(splits, 2, -1)
 
 
 def _sigmas(matrices):
-    """(R, P) errors of some FisherMatrix."""
-    return marginalised(np.stack([each.F for each in matrices]))
+    """(R, P) errors of some Fisher matrices."""
+    return marginalised(np.stack(list(matrices)))
 
 
 class Gaussianity(NamedTuple):
@@ -123,11 +115,7 @@ class Simulated:
 def half_steps(preset, marks, seeds, **how):
     """{set: Measurement} of the derivative sets, with these seeds and half of Quijote's steps.
 
-    Parameters
-    ----------
-    preset : a Preset with a simulator of its own.
-    marks : {label: mark}.
-    how : see `nbkit.measure`.
+    The Preset needs a simulator of its own; `how` is for `nbkit.measure`.
     """
     halfway = {name: (theta + FIDUCIAL) / 2 for name, theta in derivative_thetas().items()}
     seeds = np.asarray(seeds)
@@ -149,7 +137,7 @@ def step_change(power, halved, label, kmax=None):
     given, new = ingredients(power, label, kmax), derivatives(halved, label, kmax, STEPS / 2)
     same = np.isin(common_seeds(power), common_seeds(halved))
     moved = given.derivatives + (new.mean(0) - given.derivatives[same].mean(0))
-    return standard(Ingredients(given.fiducial, moved)).sigma() / standard(given).sigma() - 1
+    return sigma(standard(Ingredients(given.fiducial, moved))) / sigma(standard(given)) - 1
 
 
 def verdict(label, given, of, step=None, seed=0):
@@ -165,23 +153,20 @@ def verdict(label, given, of, step=None, seed=0):
     of : names of the parameters that count.
     step : (P,) relative change of sigma with the step of the derivatives, if it was measured.
     """
-    kept = [given.names.index(name) for name in of]
+    kept = [QUIJOTE_NAMES.index(name) for name in of]
     # Noise may leave an F that is not positive: sigma is then infinite, and what is compared with it without bound.
     with np.errstate(invalid="ignore"):
         off = _changes(given, kept, seed)
     off |= {} if step is None else {"step": np.abs(np.asarray(step)[kept])}
     largest = {what: float(np.max(change)) for what, change in off.items()}
     bad = {what: change for what, change in largest.items() if not change <= ALLOWED[what]}
-    told = [
+    told = "; ".join(
         f"{SENTENCES[what].format(f'{x:.0%}' if np.isfinite(x) else 'without bound')} ({ALLOWED[what]:.0%} allowed)"
         for what, x in (bad or largest).items()
-    ]
+    )
     tails = gaussianity(given).tails
     beware = f" Beware: its tails are heavier than a Gaussian's ({tails:.0f} sigma)." if tails > TAILS else ""
-    return (
-        not bad,
-        f"{label}, {' and '.join(of)}: {'not converged' if bad else 'converged'}: {'; '.join(told)}.{beware}",
-    )
+    return not bad, f"{label}, {' and '.join(of)}: {'not converged' if bad else 'converged'}: {told}.{beware}"
 
 
 def _changes(given, kept, seed):

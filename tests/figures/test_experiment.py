@@ -19,7 +19,7 @@ import nbkit as nb
 from nbkit import disk
 from nbkit.forecast import UNMARKED, ingredients
 from nbkit.forecast.bootstrap import Errors
-from nbkit.forecast.fisher import standard
+from nbkit.forecast.fisher import sigma, standard
 from nbkit.mark.additive import NODES
 from nbkit.measure import Pass
 from nbkit.measure.cross import spectra_of
@@ -77,10 +77,10 @@ def test_figures_are_those_of_the_bundled_spectra():
     spectra = nb.measure(PRESET, marks, FIDUCIAL_SETS)
     for kmax in results.KMAX:
         for label in (UNMARKED, "mini_i2", "mini_l2"):
-            sigma = standard(ingredients(spectra, label, kmax)).sigma()
+            errors = sigma(standard(ingredients(spectra, label, kmax)))
             for i, parameter in ((0, "Om"), (4, "s8")):
                 entry = found[f"sigma_{label.replace(' ', '_')}_{parameter}_k{kmax:g}"]
-                assert sigma[i] == pytest.approx(entry["value"], rel=1e-3)
+                assert errors[i] == pytest.approx(entry["value"], rel=1e-3)
                 assert entry["low"] < entry["value"] < entry["high"]
 
 

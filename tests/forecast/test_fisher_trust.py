@@ -7,7 +7,7 @@ import torch
 
 from nbkit import ClassicalMark, Grid, marked_field, spectra
 from nbkit.forecast import UNMARKED, by_kmax, forecast, ingredients, trust
-from nbkit.forecast.fisher import ESTIMATORS, Ingredients, standard
+from nbkit.forecast.fisher import ESTIMATORS, Ingredients, sigma, standard
 from nbkit.measure import Measurement
 from nbkit.show import forecast as figures
 from nbkit.show.forecast import fisher_explorer
@@ -40,17 +40,17 @@ def test_verdict_in_words():
 
 def test_curves_bracket_and_end_at_the_estimate():
     given = drawn(pairs=40, noise=1.0)
-    curve = trust.against_pairs(given, repeats=3)
+    curve = trust.convergence(given, "pairs", repeats=3)
     assert curve.counts[0] == 8
     assert curve.counts[-1] == 40
     for name, estimate in ESTIMATORS.items():
         assert curve.sigma[name].shape == (len(curve.counts), 3, 5)
         if name in ("standard", "corrected"):
-            np.testing.assert_allclose(curve.sigma[name][-1, 0], estimate(given).sigma())
+            np.testing.assert_allclose(curve.sigma[name][-1, 0], sigma(estimate(given)))
     assert np.all(curve.sigma["standard"][-1] < curve.sigma["compressed"][-1])
-    curve = trust.against_fiducial(given, repeats=2)
+    curve = trust.convergence(given, "fiducial", repeats=2)
     assert curve.counts[-1] == 300
-    np.testing.assert_allclose(curve.sigma["corrected"][-1, 0], standard(given).sigma())
+    np.testing.assert_allclose(curve.sigma["corrected"][-1, 0], sigma(standard(given)))
 
 
 def test_halves_scatter_as_halves_of_gaussian_data_must():
@@ -132,7 +132,7 @@ def test_figures_are_drawn(spectra_by_set):
     ratios = {label: forecasts["mark"] / forecasts["mark"] for label in marks}
     scan = by_kmax(sets, (UNMARKED, "mark"), count=20)
     assert [round(kmax, 2) for kmax in scan] == [0.3, 0.35, 0.4]
-    curves = (trust.against_pairs(given, repeats=2), trust.against_fiducial(given, repeats=2))
+    curves = (trust.convergence(given, "pairs", repeats=2), trust.convergence(given, "fiducial", repeats=2))
     drawn = [
         figures.triangle(forecasts),
         figures.ratio_map({"all bins": ratios}, marks),

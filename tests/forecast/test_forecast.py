@@ -6,7 +6,7 @@ import pytest
 from nbkit import classical_marks, forecast
 from nbkit.forecast import by_kmax, ingredients
 from nbkit.forecast.bootstrap import resampled, resamples
-from nbkit.forecast.fisher import standard
+from nbkit.forecast.fisher import sigma, standard
 from nbkit.measure import Measurement
 from nbkit.universe import FIDUCIAL, FIDUCIAL_SETS, QUIJOTE_NAMES, STEPS
 
@@ -44,11 +44,11 @@ def test_every_mark_has_the_forecast_it_has_alone(power, forecasts):
     assert list(forecasts) == ["P_dd", *LABELS, "best of 48"]
     for label in ("P_dd", "mine", "p=2 ds=0"):
         alone = ingredients(power, label)
-        np.testing.assert_array_equal(forecasts[label].F, standard(alone).F)
+        np.testing.assert_array_equal(forecasts[label].F, standard(alone))
         again = resampled(alone, resamples(150, 15, 30))
         np.testing.assert_array_equal(forecasts[label].resampled, again.resampled)
-        np.testing.assert_allclose(forecasts[label].sigma.value, standard(alone).sigma(), rtol=1e-9)
-        np.testing.assert_allclose(np.diagonal(forecasts[label].covariance()) ** 0.5, standard(alone).sigma())
+        np.testing.assert_allclose(forecasts[label].sigma.value, sigma(standard(alone)), rtol=1e-9)
+        np.testing.assert_allclose(np.diagonal(forecasts[label].covariance()) ** 0.5, sigma(standard(alone)))
     assert list(forecast(power, labels=["mine"], count=2)) == ["P_dd", "mine"]
 
 
@@ -78,8 +78,8 @@ def test_they_print_as_a_table(forecasts):
     head, *lines = repr(forecasts.only("P_dd", "mine").hold("h")).splitlines()
     assert head.split() == ["sigma", "Omega_m", "Omega_b", "h", "n_s", "sigma_8"]
     assert [line.split()[0] for line in lines] == ["P_dd", "mine"] and "fixed" in lines[1]
-    sigma = forecasts.hold("h")["mine"].sigma
-    assert f"{sigma.value[0]:.2g} ({sigma.low[0]:.2g} to {sigma.high[0]:.2g})" in lines[1]
+    held = forecasts.hold("h")["mine"].sigma
+    assert f"{held.value[0]:.2g} ({held.low[0]:.2g} to {held.high[0]:.2g})" in lines[1]
     ratio = forecasts["P_dd"] / forecasts["mine"]
     assert repr(ratio).startswith(f"Omega_m {ratio.value[0]:.3g} ({ratio.low[0]:.3g} to") and "95%" in repr(ratio)
 
