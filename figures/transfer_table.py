@@ -5,6 +5,7 @@ there when run again. What the table is, and how it is read, see `nbkit.universe
 """
 
 import io
+from math import log
 
 import numpy as np
 import torch
@@ -12,7 +13,18 @@ from scipy.interpolate import CubicSpline
 from tqdm import tqdm
 
 from nbkit import disk
-from nbkit.universe.cosmology import TABLE, X, camb_transfer, sound_scale, table_nodes, template
+from nbkit.universe.cosmology import F_B, OMEGA_B, OMEGA_M, TABLE, X, camb_transfer, sound_scale, template
+
+NODES = 17, 12
+
+
+def table_nodes():
+    """(omega_b, omega_m) where CAMB is run, densest at the edges of the region."""
+    u, v = (0.5 - 0.5 * np.cos(np.pi * (np.arange(n) + 0.5) / n) for n in NODES)
+    for omega_m in np.exp(np.interp(u, (0, 1), np.log(OMEGA_M))):
+        low, high = max(OMEGA_B[0], F_B[0] * omega_m), min(OMEGA_B[1], F_B[1] * omega_m)
+        for omega_b in np.exp(np.interp(v, (0, 1), (log(low), log(high)))):
+            yield omega_b, omega_m
 
 
 def ratio(omega_b, omega_m):
@@ -29,7 +41,9 @@ def table(nodes, path=TABLE):
         key = {"node": node, "version": 1}
         rows.append(disk.kept("transfer_nodes", key, lambda node=node: {"ratio": torch.from_numpy(ratio(*node))}))
     file = io.BytesIO()
-    np.savez_compressed(file, ratios=np.array([row["ratio"].numpy() for row in rows], dtype=np.float32))
+    np.savez_compressed(
+        file, nodes=np.array(nodes), ratios=np.array([row["ratio"].numpy() for row in rows], dtype=np.float32)
+    )
     disk.write_atomically(path, file.getvalue())
 
 

@@ -10,7 +10,7 @@ Gaussian-process interpolation between 204 nodes follows. `python figures/transf
 """
 
 from functools import lru_cache
-from math import e, log, log2, pi
+from math import e, log2, pi
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,7 +33,6 @@ T_CMB = 2.7255  # [K]
 TABLE = Path(__file__).parents[1] / "tables" / "transfer.npz"
 # Where the BSQ prior and a hair around it lies: omega_m, omega_b, and their ratio f_b.
 OMEGA_M, OMEGA_B, F_B = (0.0249, 0.4055), (0.00498, 0.0650), (0.0395, 0.805)
-TABLE_NODES = 17, 12
 # Length scales of the interpolation in ln omega_m and f_b, and its noise: chosen by leaving nodes out one by one.
 SCALES, NOISE = (1.8, 0.2), 1e-9
 X = np.concatenate([np.geomspace(0.04, 4, 60)[:-1], np.linspace(4, 120, 240)[:-1], np.geomspace(120, 400, 40)])
@@ -102,21 +101,6 @@ def linear_power(theta):
     omegas = Omega_b * h**2, Omega_m * h**2
     k, T = transfer(*omegas) or camb_transfer(*omegas, h)
     return _normalise(k / h, T, n_s, sigma_8)
-
-
-def nonlinear_power(theta):
-    """Power of HMcode-2020 at z = 0, from CAMB (1 s)."""
-    import camb
-
-    Omega_m, Omega_b, h, n_s, sigma_8 = check_theta(theta)
-    parameters = camb_parameters(Omega_b * h**2, Omega_m * h**2, h, kmax=10.0, accuracy=1.0)
-    parameters.InitPower.set_params(As=2e-9, ns=n_s)
-    amplitude = 2e-9 * (sigma_8 / camb.get_results(parameters).get_sigma8_0()) ** 2
-    parameters.InitPower.set_params(As=amplitude, ns=n_s)
-    parameters.NonLinear = camb.model.NonLinear_both
-    parameters.NonLinearModel.set_params(halofit_version="mead2020")
-    k, _, P = camb.get_results(parameters).get_matter_power_spectrum(minkh=1e-3, maxkh=5.0, npoints=600)
-    return Power(k, np.sqrt(P[0]))
 
 
 def _normalise(k, T, n_s, sigma_8):
@@ -196,16 +180,6 @@ def _covariance(a, b):
 @lru_cache(maxsize=1)
 def _table():
     """Nodes (204, 2), Cholesky factor of their covariance, and T over its template there (204, len(X))."""
-    nodes = np.array(list(table_nodes()))
     with np.load(TABLE) as file:
-        ratios = file["ratios"].astype(float)
+        nodes, ratios = file["nodes"], file["ratios"].astype(float)
     return nodes, cho_factor(_covariance(nodes, nodes) + NOISE * np.eye(len(nodes))), ratios
-
-
-def table_nodes():
-    """(omega_b, omega_m) where CAMB is run, densest at the edges of the region."""
-    u, v = (0.5 - 0.5 * np.cos(np.pi * (np.arange(n) + 0.5) / n) for n in TABLE_NODES)
-    for omega_m in np.exp(np.interp(u, (0, 1), np.log(OMEGA_M))):
-        low, high = max(OMEGA_B[0], F_B[0] * omega_m), min(OMEGA_B[1], F_B[1] * omega_m)
-        for omega_b in np.exp(np.interp(v, (0, 1), (log(low), log(high)))):
-            yield omega_b, omega_m

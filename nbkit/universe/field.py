@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 import h5py
 import numpy as np
+import psutil
 import torch
 
 from nbkit.disk import OneSentence, replacing
-from nbkit.mesh.grid import MAS_ORDER, Grid
+from nbkit.mesh.grid import MAS_ORDER, Grid, is_number
 from nbkit.universe.particles import paint
 
 CELL = 7.8125  # side of the cells of Quijote's 128^3 grids, and of all presets [Mpc/h]
@@ -41,12 +42,9 @@ def field(path, box_size, n=None, mas=None):
     mas : scheme that made the cube (CIC, PCS, ...; default what its name says, else none is taken out of the spectra),
         or is to paint positions [PCS].
     """
-    if not box_size > 0:
+    if not (is_number(box_size) and 0 < box_size < np.inf):
         raise UnusableField(f"box_size is {box_size!r}: give the side of the box of {path} in Mpc/h, such as 1000.")
-    data = _read(str(path))
-    if data.dtype.kind not in "fiu" or not np.isfinite(data).all():
-        bad = "values that are no real numbers" if data.dtype.kind not in "fiu" else "values that are not finite"
-        raise UnusableField(f"{path} holds {bad}; remove or replace them.")
+    data = read_array(path)
     if data.ndim == 2 and data.shape[1] == 3 and len(data):
         return _painted(path, data, Grid(n or max(4, round(box_size / CELL)), box_size, mas or "PCS"))
     if data.ndim != 3 or len(set(data.shape)) != 1:
@@ -81,32 +79,51 @@ def _words(delta, grid):
     return f"on {cells}; delta has mean {float(delta.mean(dtype=torch.float64)):.3f}, smallest {float(delta.min()):.3f}"
 
 
-def _read(path):
+def read_array(path):
+    """The real and finite numbers of an .npy file, a dataset of HDF5 (`file.hdf5:name`), or three columns of text."""
+    path = str(path)
     name, _, wanted = path.partition(":") if not Path(path).is_file() else (path, "", "")
     if not Path(name).is_file():
         raise UnusableField(f"There is no file {name}; give the path of a cube or a catalogue.")
     try:
         if name.endswith(".npy"):
-            return np.load(name, allow_pickle=False)
-        if name.endswith((".hdf5", ".h5")):
+            array = _whole(np.load(name, mmap_mode="r", allow_pickle=False), name)
+        elif name.endswith((".hdf5", ".h5")):
             with h5py.File(name, "r", locking=False) as file:
-                return _dataset(file, name, wanted)
-        return np.loadtxt(name, ndmin=2, usecols=(0, 1, 2))
+                array = _whole(_dataset(file, name, wanted), name)
+        else:
+            array = np.loadtxt(name, ndmin=2, usecols=(0, 1, 2))
     except UnusableField:
         raise
     except (OSError, ValueError, EOFError, KeyError) as error:
         raise UnusableField(f"{name} is not .npy, HDF5 or text with three columns of numbers ({error}).") from error
+    if bad := array.size - int(np.count_nonzero(np.isfinite(array))):
+        raise UnusableField(f"{path} has {bad} of {array.size} values that are not finite; remove or replace them.")
+    return array
 
 
 def _dataset(file, name, wanted):
     """The dataset of that name, or the only one that could be a cube or positions."""
-    if wanted:
-        return file[wanted][:]
-    found = []
-    file.visititems(lambda key, x: found.append(key) if isinstance(x, h5py.Dataset) and x.ndim in (2, 3) else None)
-    if len(found) != 1:
-        raise UnusableField(f"{name} has the datasets {', '.join(found) or 'none'}; name one: {name}:<dataset>.")
-    return file[found[0]][:]
+    if not wanted:
+        found = []
+        file.visititems(lambda key, x: found.append(key) if isinstance(x, h5py.Dataset) and x.ndim in (2, 3) else None)
+        if len(found) != 1:
+            raise UnusableField(f"{name} has the datasets {', '.join(found) or 'none'}; name one: {name}:<dataset>.")
+        wanted = found[0]
+    held = file[wanted]
+    if not isinstance(held, h5py.Dataset) or held.external or held.file.filename != file.filename:
+        raise UnusableField(f"{wanted} of {name} is no dataset of this file; links to others are not followed.")
+    return held
+
+
+def _whole(array, name):
+    """All of an array on disk, if it holds real numbers and there is memory for it."""
+    if array.dtype.kind not in "fiu":
+        raise UnusableField(f"{name} holds {array.dtype}; real numbers are needed.")
+    free = psutil.virtual_memory().available
+    if 4 * array.nbytes > free:  # it is copied on its way
+        raise UnusableField(f"{name} holds {array.nbytes / 1e9:.3g} GB; {free / 1e9:.3g} GB of memory are free.")
+    return np.array(array[...] if isinstance(array, h5py.Dataset) else array)
 
 
 def save(path, **results):

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import torch
 
 from nbkit.mesh.grid import Grid, to_fourier, to_real
 from nbkit.universe.cosmology import FIDUCIAL, PARAMETERS, PRIOR_BSQ, PRIOR_LATIN_HYPERCUBE, derivative_thetas
+from nbkit.universe.field import UnusableField, read_array
 from nbkit.universe.particles import paint
 from nbkit.universe.store import Contents
 
@@ -36,10 +36,6 @@ SINGLE_SNAPSHOT = "Snapshots/{set}/{i}/snap_010"
 # What may follow the name of a snapshot, as Pylians tries them.
 SNAPSHOT_ENDINGS = ("", ".0", ".hdf5", ".0.hdf5")
 PRIORS = {"BSQ": PRIOR_BSQ, "latin_hypercube": PRIOR_LATIN_HYPERCUBE}
-
-
-class Unusable(ValueError):
-    """A file that is there but cannot be what its name says."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +81,8 @@ class Files:
         """Density contrast (n, n, n), a float32 array; or a string that names the file and says why there is none."""
         try:
             return KINDS[kind](path, self.preset.grid)
-        except Unusable as reason:
-            return f"{path} {reason}"
+        except ValueError as reason:
+            return str(reason).rstrip(".")
 
     def _thetas(self, name, count):
         places = ("", name, f"3D_cubes/{name}", f"Snapshots/{name}", "3D_cubes", "Snapshots")
@@ -135,33 +131,23 @@ def thetas(path, prior, count):
 
 def cube(path, grid):
     """Density contrast of an .npy file, checked to be one."""
-    try:
-        delta = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise Unusable(f"is not a whole .npy array ({error})") from error
-    _check_numbers(delta, grid.shape)
-    mean, low = float(delta.mean(dtype=np.float64)), float(delta.min())
+    delta = grid.check(torch.from_numpy(np.ascontiguousarray(read_array(path), np.float32)), path)
+    mean, low = float(delta.mean()), float(delta.min())
     if abs(mean) > 1e-2 or low < -1.001:
-        what = "counts or 1 + delta" if low >= 0 else "something else"
-        raise Unusable(f"is not a density contrast but {what}: mean {mean:.4g}, smallest {low:.4g}")
-    return np.ascontiguousarray(delta, dtype=np.float32)
+        raise UnusableField(f"{path} is not a density contrast: mean {mean:.4g}, smallest {low:.4g}.")
+    return delta.numpy()
 
 
 def counts(path, grid):
     """Density contrast on the suite's grid, with its window, from CIC counts `df` on one at least as fine."""
-    try:
-        with h5py.File(path, "r", locking=False) as file:
-            count = file["df"][:]
-    except (OSError, KeyError) as error:
-        raise Unusable(f"is not HDF5 with a dataset df ({error})") from error
+    count = read_array(f"{path}:df").astype(np.float64)
     if count.ndim != 3 or len(set(count.shape)) != 1 or len(count) < grid.n:
-        raise Unusable(f"has shape {count.shape}; a cube of at least {grid.n}^3 cells is needed")
-    _check_numbers(count, count.shape)
-    mean, low = float(count.mean(dtype=np.float64)), float(count.min())
+        raise UnusableField(f"{path} has shape {count.shape}; a cube of at least {grid.n}^3 cells is needed.")
+    mean, low = float(count.mean()), float(count.min())
     if low < -1e-3 or mean < 1e-3:
-        raise Unusable(f"does not hold particle counts: mean {mean:.4g}, smallest {low:.4g}")
+        raise UnusableField(f"{path} does not hold particle counts: mean {mean:.4g}, smallest {low:.4g}.")
     fine = Grid(len(count), grid.box_size, "CIC")
-    modes = to_fourier(torch.from_numpy(count.astype(np.float64) / mean - 1), fine)
+    modes = to_fourier(torch.from_numpy(count / mean - 1), fine)
     modes = truncate(modes / fine.window(dtype=torch.float64), grid.n) * (grid.n / fine.n) ** 3
     return to_real(modes * grid.window(dtype=torch.float64), grid).float().numpy()
 
@@ -188,33 +174,25 @@ def snapshot(path, grid):
             header = readgadget.header(path)
             box_size = header.boxsize / 1e3
             if abs(box_size / grid.box_size - 1) > 1e-4:
-                raise Unusable(f"has a box of {box_size:g} Mpc/h; this suite's is {grid.box_size:g}")
+                raise UnusableField(f"{path} has a box of {box_size:g} Mpc/h; this suite's is {grid.box_size:g}.")
             if abs(header.redshift) > 1e-3:
-                raise Unusable(f"is at redshift {header.redshift:.3g}; 0 is needed")
+                raise UnusableField(f"{path} is at redshift {header.redshift:.3g}; 0 is needed.")
             positions = readgadget.read_block(path, "POS ", [1])
-        except Unusable:
+        except UnusableField:
             raise
         except (Exception, SystemExit) as error:
-            raise Unusable(f"cannot be read as a snapshot ({said.getvalue().strip() or error})") from error
-    if len(positions) == 0:
-        raise Unusable("holds no particles of type 1")
-    low, high = positions.min(), positions.max()
+            words = " ".join(said.getvalue().split()) or error
+            raise UnusableField(f"{path} cannot be read as a snapshot ({words}).") from error
+    low, high = (f(positions, initial=0) for f in (np.min, np.max))
     if not (low >= 0 and high <= header.boxsize * (1 + 1e-6)):
-        raise Unusable(f"has positions from {low:g} to {high:g}; 0 to {header.boxsize:g} kpc/h are possible")
+        raise UnusableField(
+            f"{path} has positions from {low:g} to {high:g}; 0 to {header.boxsize:g} kpc/h are possible."
+        )
     positions /= 1e3
     return paint(torch.from_numpy(positions), grid).numpy()
 
 
 KINDS = {CUBE: cube, COUNTS: counts, SNAPSHOT: snapshot, SINGLE_SNAPSHOT: snapshot}
-
-
-def _check_numbers(array, shape):
-    if array.shape != shape:
-        raise Unusable(f"has shape {array.shape}; {shape} is needed")
-    if array.dtype.kind not in "fiu":
-        raise Unusable(f"holds {array.dtype}; real numbers are needed")
-    if bad := array.size - int(np.count_nonzero(np.isfinite(array))):
-        raise Unusable(f"has {bad} of {array.size} values that are not finite")
 
 
 def _ranges(numbers):

@@ -15,7 +15,6 @@ import torch
 from scipy.interpolate import CubicSpline
 
 from nbkit.mesh.grid import Grid
-from nbkit.mesh.spectra import spectra
 from nbkit.universe.cosmology import check_theta, linear_power
 from nbkit.universe.particles import counts, kick, paint
 
@@ -78,21 +77,6 @@ class Simulator:
         # A coordinate just below 0 rounds to the far edge, which is the near one.
         x.remainder_(mesh.box_size).masked_fill_(x == mesh.box_size, 0)
         return x, v.mul_(100 * float(G.rate(1.0)))  # dx/dt = H_0 f dx/dD today
-
-
-def mean_power(simulator, theta, seeds):
-    """k (b,) and the mean P(k) (b,) of several seeds, each divided by the spectrum of its own phases.
-
-    The phases of a small box scatter by sqrt(2 / modes) about their mean; what is left shows the simulator's P(k).
-    """
-    grid = simulator.grid
-    noise_grid = Grid(grid.n, grid.box_size)
-    powers = []
-    for seed in seeds:
-        noise = backward(white_noise(grid.n, seed), grid) * (grid.n**3 / grid.box_size**1.5)
-        power = spectra(simulator(theta, seed), grid=grid)
-        powers.append(power.P_dd / spectra(noise, grid=noise_grid).P_dd)
-    return power.k, torch.stack(powers).mean(0)
 
 
 class Growth(NamedTuple):

@@ -6,6 +6,7 @@ import transfer_table
 from fake import camb_power
 from scipy.integrate import quad
 from scipy.special import hyp2f1
+from simulated_power import nonlinear_power
 
 from nbkit.universe import cosmology
 from nbkit.universe.cosmology import (
@@ -18,7 +19,6 @@ from nbkit.universe.cosmology import (
     derivative_thetas,
     latin_hypercube_thetas,
     linear_power,
-    nonlinear_power,
     sobol_thetas,
 )
 from nbkit.universe.simulate import growth
@@ -67,7 +67,7 @@ def test_table_has_the_power_of_camb(theta):
 
 def test_a_node_of_the_table_made_anew_is_the_same(tmp_path, monkeypatch):
     monkeypatch.setenv("NBKIT_RUNS", str(tmp_path))
-    node, path = list(cosmology.table_nodes())[100], tmp_path / "table.npz"
+    node, path = list(transfer_table.table_nodes())[100], tmp_path / "table.npz"
     transfer_table.table([node], path)
     with np.load(cosmology.TABLE) as whole, np.load(path) as made:
         np.testing.assert_allclose(made["ratios"], whole["ratios"][100:101], rtol=1e-4)

@@ -66,7 +66,7 @@ def test_a_dataset_can_be_named(tmp_path, cube):
         (lambda x: 40 * (1 + x) - 5 * (x == x.max()) - 60 * (x == x.min()), "negative counts"),
         (lambda x: np.where(x == x.min(), -1.5, x), "a contrast cannot be below -1"),
         (lambda x: 0 * x, "the same everywhere"),
-        (lambda x: 1j * x, "no real numbers"),
+        (lambda x: 1j * x, "real numbers are needed"),
     ],
 )
 def test_bad_cubes_are_refused_in_a_sentence(tmp_path, cube, change, said):

@@ -13,8 +13,9 @@ from nbkit.mesh.grid import Grid, to_fourier, to_real
 from nbkit.mesh.spectra import spectra
 from nbkit.universe import quijote
 from nbkit.universe.cosmology import FIDUCIAL, derivative_thetas, latin_hypercube_thetas, sobol_thetas
+from nbkit.universe.field import UnusableField
 from nbkit.universe.particles import counts as particle_counts
-from nbkit.universe.quijote import Unusable, cube, snapshot, thetas, truncate
+from nbkit.universe.quijote import cube, snapshot, thetas, truncate
 from nbkit.universe.suite import Preset, suite
 
 GRID = Grid(16, 125.0, "PCS")
@@ -234,11 +235,11 @@ def with_nan(field):
     ("change", "said"),
     [
         (with_nan, r"has 1 of 4096 values that are not finite"),
-        (lambda field: field[:15], r"has shape \(15, 16, 16\); \(16, 16, 16\) is needed"),
-        (lambda field: 8 * (1 + field), r"is not a density contrast but counts or 1 \+ delta: mean 8, smallest"),
-        (lambda field: 1 + field, r"is not a density contrast but counts or 1 \+ delta: mean 1, smallest"),
-        (lambda field: 3 * field, r"is not a density contrast but something else"),
-        (lambda field: field.astype(object), r"is not a whole \.npy array"),
+        (lambda field: field[:15], r"has shape \(15, 16, 16\); this grid needs 16 x 16 x 16"),
+        (lambda field: 8 * (1 + field), r"has mean 8 and smallest value .*; a density contrast has mean 0: of counts"),
+        (lambda field: 1 + field, r"has mean 1 and smallest value .*; a density contrast has mean 0: of counts"),
+        (lambda field: 3 * field, r"is not a density contrast: mean"),
+        (lambda field: field.astype(object), r"is not \.npy, HDF5 or text"),
         (lambda field: field.astype(complex), r"holds complex128; real numbers are needed"),
     ],
 )
@@ -257,7 +258,7 @@ def test_cut_cube(tmp_path):
     for size in (path.stat().st_size - 10, 60, 0):
         with path.open("r+b") as file:
             file.truncate(size)
-        with pytest.raises(Unusable, match=r"is not a whole \.npy array"):
+        with pytest.raises(UnusableField, match=r"is not \.npy, HDF5 or text"):
             cube(path, GRID)
 
 
@@ -269,13 +270,13 @@ def test_cut_cube(tmp_path):
         (np.full((32, 32, 32), np.nan), "has 32768 of 32768 values that are not finite"),
         (np.sin(np.arange(32.0**3)).reshape(32, 32, 32), "does not hold particle counts: mean .*, smallest -1"),
         (np.zeros((32, 32, 32)), "does not hold particle counts: mean 0"),
-        (None, "is not HDF5 with a dataset df"),
+        (None, "is not .npy, HDF5 or text"),
     ],
 )
 def test_bad_counts(tmp_path, df, said):
     with h5py.File(tmp_path / "df.hdf5", "w") as file:
         file["other" if df is None else "df"] = 0 if df is None else df
-    with pytest.raises(Unusable, match=said):
+    with pytest.raises(UnusableField, match=said):
         quijote.counts(tmp_path / "df.hdf5", GRID)
 
 
@@ -284,30 +285,30 @@ def test_bad_snapshots(tmp_path, capfd):
     for write, name in ((write_gadget, "a"), (write_hdf5_snapshot, "b.hdf5")):
         path = tmp_path / name
         write(path, x, 250.0)
-        with pytest.raises(Unusable, match=r"has a box of 250 Mpc/h; this suite's is 125"):
+        with pytest.raises(UnusableField, match=r"has a box of 250 Mpc/h; this suite's is 125"):
             snapshot(str(path), GRID)
         write(path, x, 125.0, redshift=0.5)
-        with pytest.raises(Unusable, match=r"is at redshift 0\.5; 0 is needed"):
+        with pytest.raises(UnusableField, match=r"is at redshift 0\.5; 0 is needed"):
             snapshot(str(path), GRID)
         write(path, x * 1e-3, 125.0)
         assert snapshot(str(path), GRID).max() > 100  # all in one corner: allowed, if odd
         write(path, x * 2, 125.0)
-        with pytest.raises(Unusable, match=r"has positions from .* 0 to 125000 kpc/h are possible"):
+        with pytest.raises(UnusableField, match=r"has positions from .* 0 to 125000 kpc/h are possible"):
             snapshot(str(path), GRID)
         write(path, np.where(np.arange(500)[:, None] == 3, np.nan, x), 125.0)
-        with pytest.raises(Unusable, match=r"has positions from nan to nan"):
+        with pytest.raises(UnusableField, match=r"has positions from nan to nan"):
             snapshot(str(path), GRID)
         write(path, x, 125.0)
         with path.open("r+b") as file:
             file.truncate(3000)
-        with pytest.raises(Unusable, match="cannot be read as a snapshot"):
+        with pytest.raises(UnusableField, match="cannot be read as a snapshot"):
             snapshot(str(path), GRID)
     write_gadget(tmp_path / "c", x, 125.0, parts=3)
     (tmp_path / "c.1").unlink()
-    with pytest.raises(Unusable, match="cannot be read as a snapshot"):
+    with pytest.raises(UnusableField, match="cannot be read as a snapshot"):
         snapshot(str(tmp_path / "c"), GRID)
     (tmp_path / "d").write_text("Om Ob h\n" * 100)
-    with pytest.raises(Unusable, match="cannot be read as a snapshot"):
+    with pytest.raises(UnusableField, match="cannot be read as a snapshot"):
         snapshot(str(tmp_path / "d"), GRID)
     assert capfd.readouterr().out == ""
 

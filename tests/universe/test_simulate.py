@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 from fake import camb_power
+from simulated_power import mean_power, nonlinear_power
 
 from nbkit import Grid, spectra
 from nbkit.universe import particles, simulate
-from nbkit.universe.cosmology import FIDUCIAL, derivative_thetas, linear_power, nonlinear_power
+from nbkit.universe.cosmology import FIDUCIAL, derivative_thetas, linear_power
 from nbkit.universe.simulate import (
     Simulator,
     bullfrog,
@@ -19,7 +20,6 @@ from nbkit.universe.simulate import (
     growth,
     lagrangian,
     linear_modes,
-    mean_power,
     white_noise,
 )
 
