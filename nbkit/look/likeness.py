@@ -9,7 +9,7 @@ from scipy.stats import linregress
 
 from nbkit.mark.classical import BASE_FLOOR, ClassicalMark, smoothing_kernel
 from nbkit.mesh.grid import to_fourier, to_real
-from nbkit.mesh.spectra import marked_field, spectra
+from nbkit.mesh.spectra import marked_field, spectra, spectra_of_modes
 
 # The range of the paper's classical marks. p and delta_s are nearly degenerate: beyond it R2 hardly grows.
 P_EDGE, DELTA_S_EDGE = 2.5, 0.5
@@ -176,14 +176,15 @@ def environments(M, delta, grid, R=10.0, kmax=0.3):
     M, delta : (n, n, n).
     R : smoothing of the tidal tensor that tells voids from knots [Mpc/h].
     """
-    web, fields = web_class(delta, grid, R), {"P_dd": delta, "P_mm": marked_field(M, delta)}
-    rows = {}
+    web, rows = web_class(delta, grid, R), {}
+    fields = {"P_dd": delta, "P_mm": marked_field(M, delta)}
+    modes = {power: to_fourier(field, grid) for power, field in fields.items()}
     for number, name in enumerate(WEB_CLASSES):
         here = web == number
         row = {"volume": float(here.float().mean()), "mass": float(((1 + delta) * here).mean())}
         row["M"] = float(M[here].mean() / M.mean())
         for power, field in fields.items():
-            P = spectra(field * here, field, grid=grid, kmax=kmax)
+            P = spectra_of_modes(to_fourier(field * here, grid), modes[power], grid=grid, kmax=kmax)
             row[power] = float((P.P_dm * P.modes).sum() / (P.P_mm * P.modes).sum())
         rows[name] = row
     return rows
