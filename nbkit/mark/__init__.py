@@ -40,7 +40,7 @@ def mark_of_settings(settings):
         return LearnedMark(Grid(**settings.pop("grid")), **settings)
     if settings.pop("smoothing", "gaussian") != "gaussian":
         kind = f"{kind} with another smoothing than a Gaussian"
-    kinds = {"ClassicalMark": ClassicalMark, "UnitMark": UnitMark}
+    kinds = {"AdditiveMark": AdditiveMark, "ClassicalMark": ClassicalMark, "UnitMark": UnitMark}
     if kind not in kinds:
         raise ValueError(f"This run trained a mark of kind {kind!r}, which nbkit does not know; pass one as `mark`.")
     return kinds[kind](**settings)

@@ -54,6 +54,15 @@ class AdditiveMark:
     channels: tuple
     shift: float = 0.0
 
+    def __post_init__(self):
+        for name in ("coefficients", "ends", "channels"):  # lists, as JSON has them, become what can be compared
+            object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
+        rows = [len(row) for row in self.coefficients]
+        if rows != [NODES] * len(self.channels) or len(self.ends) != len(rows):
+            raise ValueError(
+                f"coefficients has rows of {rows}, channels are {self.channels}: a row of {NODES} for each."
+            )
+
     def __call__(self, delta, grid):
         """M(x), shape (..., n, n, n), of a density contrast of that shape."""
         return self.of_modes(to_fourier(grid.check(delta), grid), grid)

@@ -14,6 +14,7 @@ NAMES = {
     "training": ["Monitor"],
     "forecast": ["triangle", "ratio_map", "sigma_against_kmax", "convergence", "data_health", "fisher_explorer"],
     "latent": ["latent_explorer"],
+    "studio": ["Studio"],
     "recovery": ["true_against_predicted", "mse_map", "learning_curves", "corner", "coverage"],
 }
 __getattr__, __dir__, _ = lazy_loader.attach(__name__, list(NAMES), NAMES)

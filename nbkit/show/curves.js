@@ -111,7 +111,8 @@ function render({ model, el, experimental }) {
       return { ...look, points: x.map((v, i) => [v, y[i]]), band };
     });
     const { label, colour } = about().moving;
-    if (kind === "nodes") found.push({ label, colour, points: throughNodes(state("nodes")) });
+    const drawn = found.some((line) => line.label === label); // by whoever knows a better curve of these nodes
+    if (kind === "nodes" && !drawn) found.push({ label, colour, points: throughNodes(state("nodes")) });
     return found;
   }
 

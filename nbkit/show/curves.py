@@ -82,8 +82,10 @@ class Curves(Picture):
 
     def lines(self):
         """What is drawn, as dicts like `curves`."""
-        x = np.linspace(self.nodes[0][0], self.nodes[-1][0], 200) if self.nodes else None
-        return self.curves + ([{"x": x, "y": self.of_nodes(x)} | self.about["moving"]] if self.nodes else [])
+        if not self.nodes or self.about["moving"]["label"] in [line["label"] for line in self.curves]:
+            return self.curves
+        x = np.linspace(self.nodes[0][0], self.nodes[-1][0], 200)
+        return [*self.curves, {"x": x, "y": self.of_nodes(x)} | self.about["moving"]]
 
     def axes(self):
         """Names and limits of the two axes."""

@@ -130,7 +130,7 @@ def own_runs(preset=""):
 
 
 def _runs_in(folder, preset):
-    return folder.glob(f"{preset}_*/run.json" if preset else "*/run.json")
+    return [*folder.glob(f"{preset}_*/run.json" if preset else "*/run.json"), *folder.glob("*/mark.json")]
 
 
 def load(name, preset=None):
@@ -139,7 +139,7 @@ def load(name, preset=None):
     Parameters
     ----------
     name : of a run that comes with the kit ("mini_l2"), of a folder in `train` of `nbkit.disk.runs()`, of a classical
-        mark ("p=2 ds=0"), the path of a folder, or of a file that `LearnedMark.save` wrote.
+        mark ("p=2 ds=0"), the path of a folder, or of a file that `LearnedMark.save` or the studio wrote.
     preset : with it, "l2" is short for the bundled run "demo_l2", or whatever the preset is.
     """
     if name in classical_marks():
@@ -149,6 +149,10 @@ def load(name, preset=None):
     for folder in (*short, BUNDLED / str(name), runs() / "train" / str(name), path):
         if str(name) and (folder / "run.json").is_file():
             return read(folder)
+        if str(name) and (folder / "mark.json").is_file():  # from the studio
+            return _alone(folder.name, mark_of_settings(json.loads((folder / "mark.json").read_text())))
+    if path.suffix == ".json" and path.is_file():
+        return _alone(path.stem, mark_of_settings(json.loads(path.read_text())))
     if path.suffix == ".safetensors":
         return _alone(path.stem, load_mark(path).requires_grad_(False))
     raise NoSuchRun(
