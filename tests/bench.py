@@ -12,6 +12,7 @@ import multiprocessing
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,12 +20,16 @@ from tempfile import TemporaryDirectory
 import Pk_library
 import torch
 from fake import FakeSet
+from pretend import held, pretend
 
 from nbkit import Grid, LearnedMark, Training, load, look, marked_field, show, spectra, train
+from nbkit.mesh.threads import choose_device
 from nbkit.train import RECIPES
-from nbkit.train.objectives import Contrast
+from nbkit.train.data import Prior
+from nbkit.train.fit import Processes, fit
+from nbkit.train.objectives import Contrast, heads_for
 from nbkit.universe import simulate
-from nbkit.universe.cosmology import FIDUCIAL
+from nbkit.universe.cosmology import FIDUCIAL, sobol_thetas
 
 MEASURES = {}
 
@@ -216,6 +221,42 @@ def training():
         Contrast.S_M = seen
     epochs = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(ends)]
     return {"train_overhead_percent": min(100 * (1 - inside / whole) for whole, inside in epochs)}
+
+
+@measures
+def gpu():
+    """Operations and waits of a training step at 128^3 on a GPU, and what it keeps of a box for backward [MB]."""
+    moments, grid = [], Grid(128, 1000.0, "PCS")
+
+    class Empty:
+        theta = sobol_thetas(400)
+
+        def __len__(self):
+            return len(self.theta)
+
+        def __getitem__(self, rows):
+            return torch.zeros(len(rows), *grid.shape)
+
+    Empty.grid = grid
+
+    with pretend(values=False) as counts, TemporaryDirectory() as folder:
+        data = Prior(Empty(), RECIPES["paper"], 0.3, 0, Processes(choose_device("cuda")), memory=0)
+        data.S_delta = torch.zeros(400, data.bins, device=data.device)
+        mark, heads = LearnedMark(grid).to(data.device), heads_for(data, True)
+        stage = Contrast(data, heads, mark)
+
+        def stop():
+            moments.append(Counter(counts))
+            return len(moments) == 3
+
+        fit(stage, Path(folder), data.processes, stop=stop, checkpoint_every=float("inf"))
+        stage.begin(0, 0)
+        (batch,) = next(stage._batches)
+        before, loss = held(), stage(batch)
+        saved = (held() - before) / 1e6 / stage.batch
+        loss.backward()
+    step = moments[2] - moments[1]
+    return {"gpu_ops_a_step": step["operations"], "gpu_syncs_a_step": step["waits"], "gpu_saved_mb_a_simulation": saved}
 
 
 def main(names):

@@ -114,7 +114,7 @@ def trained(training, folder, simulations=None, **options):
     if isinstance(training, str):
         training, options["fixed"] = CASES[training]
     simulations = simulations_of(training) if simulations is None else simulations
-    return train(training, simulations, folder, device="cpu", **options)
+    return train(training, simulations, folder, **{"device": "cpu"} | options)
 
 
 def shorten():

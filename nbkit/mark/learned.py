@@ -16,8 +16,9 @@ from nbkit.mark.invariants import invariants, mlp_inputs, names
 from nbkit.mesh.grid import Grid, to_fourier
 
 FORMAT = "nbkit-mark-2"
-# How many voxels the plain path takes at a time, which bounds its memory: two boxes of 128^3.
-VOXELS_AT_ONCE = 2**22
+# How many voxels the plain path takes at a time, which bounds its memory: two boxes of 128^3; on a GPU as many as fill
+# this share of it at so many bytes each: of the whole card, not of what is free, so that sums always come out alike.
+VOXELS_AT_ONCE, SHARE_OF_GPU, BYTES_A_VOXEL = 2**22, 1 / 4, 1000
 
 
 class Responses(nn.Module):
@@ -62,7 +63,11 @@ class Responses(nn.Module):
             none = torch.empty(0, 3), torch.empty(0), torch.empty(0)
             cross = (self.cross_w, self.cross_b, self.cross_v) if self.crossed else none
             return self.bias + FusedResponse.apply(places, table, *cross, *f_lm)
-        pieces = zip(*(f.reshape(-1).split(VOXELS_AT_ONCE) for f in f_lm), strict=True)
+        at_once = VOXELS_AT_ONCE
+        if f_lm[0].device.type == "cuda":
+            memory = torch.cuda.get_device_properties(f_lm[0].device).total_memory
+            at_once = int(SHARE_OF_GPU * memory / BYTES_A_VOXEL)
+        pieces = zip(*(f.reshape(-1).split(at_once) for f in f_lm), strict=True)
         eta = [checkpoint(self._plain, *piece, use_reentrant=False, preserve_rng_state=False) for piece in pieces]
         return torch.cat(eta).reshape(f_lm[0].shape)
 

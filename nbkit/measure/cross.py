@@ -26,9 +26,7 @@ def cross_spectra(data, rows, channels, ends):
     channels, ends : of the AdditiveMarks.
     """
     bins = data.grid.bins(data.kmax)
-    order = torch.argsort(bins.bin, stable=True)
-    mode, root = bins.mode[order].long(), bins.weight[order].sqrt()
-    sizes = torch.bincount(bins.bin.long()).tolist()
+    mode, root, sizes = bins.mode[bins.order].long(), bins.weight[bins.order].sqrt(), bins.sizes.tolist()
     first, second = _pairs(NODES * len(ends))
     table = torch.empty(len(rows), len(sizes), len(first), dtype=torch.float64)
     for row, delta in zip(table, data.fields.parts(rows[:, None]), strict=True):

@@ -35,6 +35,8 @@ class Bins(NamedTuple):
     mode: torch.Tensor  # (m,) flat position, in the half-complex grid, of every mode in a bin
     bin: torch.Tensor  # (m,) the bin it falls in
     weight: torch.Tensor  # (m,) P_ab[bin] = sum of weight * Re(a b*)  [(Mpc/h)^3]
+    order: torch.Tensor  # (m,) puts modes in the order of their bins
+    sizes: torch.Tensor  # (b,) how many modes a bin has
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,8 @@ class Grid:
             _tensor(mode, device, torch.int32),
             _tensor(shell[mode] - 1, device, torch.int32),
             _tensor(weight, device, dtype),
+            _tensor(np.argsort(shell[mode], kind="stable"), device, torch.int64),
+            _tensor(np.bincount(shell[mode] - 1), device, torch.int64),
         )
 
     def check(self, field, name="delta", contrast=True):

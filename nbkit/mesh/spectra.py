@@ -131,12 +131,12 @@ class _Binned(torch.autograd.Function):
 
 
 def _sums(a, b, bins):
-    """(3, batch, b) in float64, of a and b (batch, modes) on any device."""
-    mode = bins.mode.long()
+    """(3, batch, b) in float64, of a and b (batch, modes) on any device: bin by bin, so that they come out alike."""
+    mode, weight = bins.mode.long()[bins.order], bins.weight[bins.order]
     a, b = a[:, mode], b[:, mode]
-    products = torch.stack([(x.real * y.real + x.imag * y.imag) * bins.weight for x, y in ((a, a), (a, b), (b, b))])
-    out = torch.zeros(*products.shape[:2], len(bins.k), dtype=torch.float64, device=a.device)
-    return out.index_add_(-1, bins.bin, products.double())
+    products = torch.stack([(x.real * y.real + x.imag * y.imag) * weight for x, y in ((a, a), (a, b), (b, b))])
+    sizes = bins.sizes.repeat(3 * len(a))
+    return torch.segment_reduce(products.double().flatten(), "sum", lengths=sizes, unsafe=True).reshape(3, len(a), -1)
 
 
 def _gradient(mine, theirs, g_auto, g_cross, bins):

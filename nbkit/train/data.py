@@ -23,11 +23,11 @@ from nbkit.universe.store import fingerprint
 # First words of the seeds of everything random: streams of different use never meet.
 SPLIT, WEIGHTS, ORDER, DRAWN, HELD_OUT = range(5)
 # Part of the free memory that fields may take, and how many parts a thread reads ahead when they do not fit.
-MEMORY_SHARE, AHEAD = 0.5, 3
+MEMORY_SHARE, AHEAD = 0.4, 3
 # Voxels whose graph one backward pass may hold on a CPU: one simulation of 64^3, eight of 32^3.
 CPU_VOXELS = 64**3
-# Field-sized float32 arrays that a simulation's graph holds, rounded up; decides how many fill a GPU.
-ARRAYS_A_SIMULATION = 100
+# Share of a GPU that graphs may fill, and the field-sized float32 arrays in that of a simulation, rounded up.
+GRAPH_SHARE, ARRAYS_A_SIMULATION = 0.3, 100
 # Version of what summaries are made of.
 SUMMARIES = 1
 
@@ -56,7 +56,7 @@ class Fields:
         self.simulations, self.device = simulations, device
         needed = 4 * len(simulations) * simulations.grid.n**3
         memory = MEMORY_SHARE * free_memory(device) if memory is None else memory
-        self.all = self._read(range(len(simulations))) if needed <= memory else None
+        self.all = self._read(range(len(simulations))).to(device) if needed <= memory else None
 
     def parts(self, indices):
         """Yield the fields (m, n, n, n) of each list of indices in turn; the next ones are read meanwhile."""
@@ -70,13 +70,12 @@ class Fields:
                 while reading:
                     fields = reading.popleft().result()
                     reading.extend(reader.submit(self._read, part) for part in islice(indices, 1))
-                    yield fields
+                    yield fields.to(self.device, non_blocking=True)
             finally:
                 reader.shutdown(cancel_futures=True)
 
     def _read(self, part):
-        fields = self.simulations[[int(i) for i in part]]
-        return torch.as_tensor(fields, dtype=torch.float32).to(self.device, non_blocking=True)
+        return torch.as_tensor(self.simulations[[int(i) for i in part]], dtype=torch.float32)
 
 
 class Simulations:
@@ -206,11 +205,15 @@ def free_memory(device):
 
 
 def micro_batch(grid, device):
-    """Simulations that go through the mark together: each anchor's loss needs only its own, so any number is exact."""
-    voxels = grid.n**3
+    """Simulations that go through the mark together: each anchor's loss needs only its own, so any number is exact.
+
+    It depends on the card, not on what is free at the moment: sums come out alike every time.
+    """
+    voxels = CPU_VOXELS
     if device.type == "cuda":
-        return max(1, int(MEMORY_SHARE * free_memory(device) // (4 * ARRAYS_A_SIMULATION * voxels)))
-    return max(1, CPU_VOXELS // voxels)
+        memory = torch.cuda.get_device_properties(device).total_memory
+        voxels = GRAPH_SHARE * memory / (4 * ARRAYS_A_SIMULATION)
+    return max(1, int(voxels / grid.n**3))
 
 
 def chunks(rows, size):

@@ -134,10 +134,10 @@ def batch_of(anchors, dtype=torch.float64, device="cpu"):
     return Batch(*(x.to(device) for x in whole))
 
 
-def objective_of(recipe=RECIPE):
+def objective_of(recipe=RECIPE, mark=None):
     """Stage two of four bins, its mark away from M = 1."""
     data = Prior(fake(40), recipe, 0.3, 3, Processes(CPU))
-    return Contrast(data, Heads(4), stirred(LearnedMark(GRID)))
+    return Contrast(data, Heads(4), mark or stirred(LearnedMark(GRID)))
 
 
 def test_micro_batches_add_up_to_the_full_batch():

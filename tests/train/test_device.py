@@ -1,0 +1,105 @@
+"""The path on a GPU, proved without one: all runs where its tensors are, gives what the CPU gives, and resumes."""
+
+import bench
+import pytest
+import torch
+from pretend import pretend
+from test_contrast import batch_of, objective_of
+from test_train import same_run
+from training_process import CASES, GRID, stirred, trained
+
+from nbkit import LearnedMark, load
+from nbkit.mesh.spectra import spectra_of_modes
+from nbkit.show.training import Monitor
+
+pytestmark = pytest.mark.filterwarnings("ignore:kmax is 0.38")
+GPU = torch.device("cuda", 0)
+
+
+def test_the_pretended_machine_refuses_what_a_real_one_does():
+    with pretend() as counts:
+        here, there = torch.ones(3), torch.ones(3, device=GPU)
+        for call in (lambda: here + there, lambda: there[here.to(GPU) > 0] + here, lambda: there.numpy()):
+            with pytest.raises((RuntimeError, TypeError)):
+                call()
+        before = counts["waits"]
+        assert float((there + there).sum()) == 6 and there.device == GPU and counts["waits"] == before + 1
+        x = torch.ones(3, device=GPU, requires_grad=True)
+        (x**2).sum().backward()
+        assert x.grad.tolist() == [2, 2, 2]
+
+
+@pytest.fixture(scope="module", params=CASES)
+def on_a_gpu(request, tmp_path_factory):
+    """A case's name, and the folder of its training on a GPU; with what it drew on the way."""
+    folder, pictures = tmp_path_factory.mktemp(request.param), []
+    monitor = Monitor()
+    monitor._live = True
+
+    def on_epoch(objective, now):
+        monitor.on_epoch(objective, now)
+        pictures.append(monitor._image.value)
+        assert {x.device for x in objective.state_dict().values()} == {GPU}
+
+    with pretend():
+        trained(request.param, folder, device="cuda", on_epoch=on_epoch)
+    assert len(set(map(bytes, pictures))) > 1 and bytes(pictures[-1]).startswith(b"\x89PNG")
+    return request.param, folder
+
+
+def test_training_on_a_gpu_is_that_on_the_cpu(on_a_gpu, tmp_path):
+    case, folder = on_a_gpu
+    run, other = load(folder), trained(case, tmp_path)
+    # From M = 1 itself, as in the paper, a mark hears little but rounding at first.
+    near = {"rel": 2e-3 if case == "paper" else 1e-5, "abs": 1e-5}
+    for a, b in zip(run.history, other.history, strict=True):
+        assert (a["stage"], a["epoch"]) == (b["stage"], b["epoch"])
+        assert [a[loss] for loss in ("train_loss", "val_loss")] == pytest.approx(
+            [b["train_loss"], b["val_loss"]], **near
+        )
+
+
+def test_stopped_on_a_gpu_and_continued_is_bit_for_bit_the_same(on_a_gpu, tmp_path):
+    case, folder = on_a_gpu
+    with pretend():
+        for steps in (3, 5, 6):
+            asked = iter([False] * steps + [True] * 100)
+            assert not trained(case, tmp_path, device="cuda", stop=lambda asked=asked: next(asked)).finished
+        assert trained(case, tmp_path, device="cuda", memory=0).finished
+    same_run(folder, tmp_path)
+
+
+OPTIONS = [{"l_max": 0}, {"l_max": 1}, {"cross": False}, {"radial": "gaussians"}, {"shared": True}, {}]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_plain_and_compiled_loss_and_gradients_are_the_same(options):
+    batch, results = batch_of(6, torch.float32), []
+    torch.manual_seed(1)
+    objective = objective_of(mark=stirred(LearnedMark(GRID, **options)))
+    for device in ("cpu", GPU):
+        with pretend():
+            objective.to(device).zero_grad()
+            loss = objective(type(batch)(*(x.to(device) for x in batch)))
+            loss.backward()
+            gradients = {name: p.grad.cpu() for name, p in objective.named_parameters() if p.grad is not None}
+            results.append((float(loss.detach()), gradients))
+    (loss, wanted), (other, found) = results
+    assert other == pytest.approx(loss, rel=1e-6) and found.keys() == wanted.keys()
+    for part in ("mark.profiles", "mark.responses", "heads"):
+        g, g_found = (torch.cat([x.flatten() for n, x in g.items() if n.startswith(part)]) for g in (wanted, found))
+        assert (g_found - g).norm() <= 1e-5 * g.norm(), part
+
+
+def test_spectra_on_a_gpu_are_those_on_the_cpu():
+    a, b = torch.fft.rfftn(torch.randn(2, 3, *GRID.shape), dim=(-3, -2, -1))
+    on_cpu = spectra_of_modes(a, b, grid=GRID)
+    with pretend():
+        found = [x.cpu() for x in spectra_of_modes(a.to(GPU), b.to(GPU), grid=GRID)]
+    for x, y in zip(found, on_cpu, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-6, atol=1e-5)
+
+
+def test_a_step_at_128_is_few_operations_and_waits():
+    counts = bench.gpu()
+    assert counts["gpu_ops_a_step"] <= 2000 and counts["gpu_syncs_a_step"] <= 3
