@@ -1,14 +1,20 @@
-"""Figures of the two objectives: what each mark reaches in both tasks, and what the marks look like side by side."""
+"""Figures of the two objectives: what each mark reaches in both tasks, and what the marks look like side by side.
 
+`python figures/objective_plots.py` draws those of RESULTS.md again.
+"""
+
+import losses
 import matplotlib.pyplot as plt
 import torch
-from objectives import KMAX
+from ablations import lines
+from objectives import KMAX, read
 
-from nbkit import show
+from nbkit import disk, show, universe
 from nbkit.forecast import UNMARKED
 from nbkit.look import anatomy, response_curves
 from nbkit.mark import ClassicalMark
-from nbkit.show.looks import BLACK, BLUE, GREEN, L_COLOURS, ORANGE, RED
+from nbkit.show import BLACK, BLUE, GREEN, L_COLOURS, ORANGE, RED
+from nbkit.train import load
 
 PARAMETERS = {"Om": r"\Omega_{\rm m}", "s8": r"\sigma_8"}
 # Colour and marker by what a mark was trained on, and by kmax of the training.
@@ -150,3 +156,20 @@ def _classical_column(column, mark, delta, grid):
     column[1].plot(delta_R, M - mark.of_smoothed(torch.zeros(1)), color=CURVES["E0"], label=r"$M(\delta_R)-M(0)$")
     column[1].set(xlabel=r"$\delta_R$", ylabel="added to $M$", yscale="symlog")
     return mark(delta, grid)
+
+
+def main():
+    """Pictures of RESULTS.md that need no suite."""
+    folder, grid = disk.figures(), universe.PRESETS["demo"].grid
+    show.style()
+    show.save(two_tasks(read(folder / "objectives_demo.csv")), "objectives_demo", publish=True)
+    show.save(searches(lines(folder / "contrast_mini.csv")), "contrast_mini", publish=True)
+    show.save(losses.recipes(folder / "recipes_demo.csv", folder / "recipes_mini.csv"), "recipes", publish=True)
+    names = {"contrast, k < 0.3": "demo_l2", "information, k < 0.2": "demo_i2", "information, k < 0.3": "demo_i3"}
+    marks = {title: load(name).mark for title, name in names.items()} | {"classical, p = 2.5": ClassicalMark(2.5, 0.0)}
+    delta = universe.Simulator(grid, particles=grid.n)(universe.FIDUCIAL, 4_000_000)
+    show.save(side_by_side(marks, delta, grid, index=grid.n // 3), "marks_demo", publish=True)
+
+
+if __name__ == "__main__":
+    main()

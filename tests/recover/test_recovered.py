@@ -119,7 +119,7 @@ def test_what_comes_with_the_kit_is_of_marks_that_there_are(runs, monkeypatch):
 
 def test_what_comes_with_the_kit_is_read(runs, asked):
     """The recoveries of the results are those of the bundled spectra: nothing is trained."""
-    assert len(list((disk.BUNDLED / "recovery").iterdir())) == 4
+    assert len(list((disk.BUNDLED / "recovery").iterdir())) == 8
     marks = {"p=2 ds=0": nb.ClassicalMark(2.0, 0.0)} | {
         name: nb.load(name).mark for name in ("mini_l2", "mini_i2", "mini_i3")
     }
