@@ -3,24 +3,30 @@ PYTHON ?= python3
 PY := .venv/bin/python
 BIN := .venv/bin
 READY := .venv/ready
+# JupyterLab asks for news at its first start, unless it is told not to.
+SETTINGS := .venv/share/jupyter/lab/settings
+NO_NEWS := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}
 QUICK := mesh mark look forecast/test_fisher.py forecast/test_fisher_bootstrap.py train/test_training.py \
 	train/test_contrast.py train/test_negatives.py test_disk.py test_notebook.py test_numbers.py
 
-.PHONY: help lab demo quick test bench experiment notebooks lock clean
+.PHONY: help lab demo quick test bench experiment notebooks site lock clean
 
 help:
-	@echo "make lab        open JupyterLab on notebooks/"
+	@echo "make lab        open JupyterLab on the start page"
 	@echo "make demo       run every notebook headless with papermill, into runs/demo/"
 	@echo "make quick      style, layers and the unit tests that matter while editing, under a minute"
 	@echo "make test       everything CI runs: style, unit tests, notebooks cell by cell"
 	@echo "make bench      performance table, also written to runs/bench.json"
 	@echo "make experiment the whole paper on the mini suite, hours; stop it at any time, the next call goes on"
 	@echo "make notebooks  run the notebooks and store their outputs, after a change"
+	@echo "make site       the notebooks as a static site with living explorers, into runs/site/"
 	@echo "make lock       write requirements.lock anew from what .venv holds"
 	@echo "make clean      remove .venv and caches (runs/ stays)"
 
 lab: $(READY)
-	$(PY) -m jupyterlab --notebook-dir=notebooks
+	@mkdir -p $(SETTINGS) && echo '$(NO_NEWS)' > $(SETTINGS)/overrides.json
+	$(PY) -m jupyterlab --notebook-dir=. --LabApp.default_url=/lab/tree/notebooks/index.ipynb \
+		--ContentsManager.hide_globs="['__pycache__', 'conftest.py', '*.egg-info']"
 
 demo: $(READY)
 	@mkdir -p runs/demo
@@ -48,8 +54,10 @@ experiment: $(READY)
 	$(PY) figures/experiment.py
 
 notebooks: $(READY)
-	$(PY) -m jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.store_widget_state=False \
-		--ExecutePreprocessor.record_timing=False notebooks/[0-9][0-9]_*.ipynb
+	$(PY) figures/gallery.py
+
+site: $(READY)
+	$(PY) figures/pages.py
 
 lock: $(READY)
 	$(PY) -m pip freeze --exclude-editable | sed 's/+cpu$$//; s/+cu[0-9]*$$//' > requirements.lock
