@@ -13,7 +13,7 @@ from nbkit import disk, show, universe
 from nbkit.forecast import UNMARKED
 from nbkit.look import anatomy, response_curves
 from nbkit.mark import ClassicalMark
-from nbkit.show import BLACK, BLUE, GREEN, L_COLOURS, ORANGE, RED
+from nbkit.show.looks import BLACK, BLUE, GREEN, L_COLOURS, ORANGE, RED
 from nbkit.train import load
 
 PARAMETERS = {"Om": r"\Omega_{\rm m}", "s8": r"\sigma_8"}

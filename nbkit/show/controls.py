@@ -121,20 +121,22 @@ class Picker(w.HBox):
     preset : the marks to choose from were trained on its boxes.
     accept : Run -> whether it can be the first of the two [any can].
     kind : what such a run is, in words.
+    own : preset of the own runs to choose from; "" for those of all presets.
     """
 
-    def __init__(self, run, versus, preset, accept=lambda run: True, kind="a trained mark"):
+    def __init__(self, run, versus, preset, accept=lambda run: True, kind="a trained mark", own=None):
         self.run, self.versus = load(run, preset), load(versus, preset)
         if not accept(self.run):
             raise WrongMark(f"run is {run!r}; this notebook looks at {kind}.")
-        names = [*own_runs(preset), *bundled_runs(preset), *classical_marks()]
+        names = [*own_runs(preset if own is None else own), *bundled_runs(preset), *classical_marks()]
         chosen = self.run.name, self.versus.name
         names = dict.fromkeys([*names, *chosen])
         look = {"layout": w.Layout(width="360px"), "style": {"description_width": "90px"}}
-        first = [name for name in names if name == chosen[0] or accept(load(name, preset))]
+        first = [name for name in names if name == chosen[0] or _fits(name, preset, accept)]
         self._first = w.Dropdown(options=first, value=chosen[0], description="mark", **look)
         self._second = w.Dropdown(options=list(names), value=chosen[1], description="beside", **look)
         super().__init__([self._first, self._second], layout=w.Layout(flex_flow="row wrap"))
+        self.add_class("nbkit-picker")
         self._known = dict(zip(chosen, (self.run, self.versus), strict=True))
         self._preset, self._redraw = preset, []
         follow(self._choose, self._first, self._second)
@@ -172,3 +174,10 @@ class Picker(w.HBox):
         self.run, self.versus = self._known[self._first.value], self._known[self._second.value]
         for redraw in self._redraw:
             redraw()
+
+
+def _fits(name, preset, accept):
+    try:
+        return accept(load(name, preset))
+    except (FileNotFoundError, ValueError):  # a training without a checkpoint yet, or of another version
+        return False
