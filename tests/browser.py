@@ -14,7 +14,7 @@ import urllib.request
 import nbformat
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-# Playwright's own download needs no rights; Debian's package needs root, and is only for machines made for testing.
+# Playwright's own download needs no rights; Debian's package needs root, and comes first on machines made for testing.
 PLAYWRIGHT = [sys.executable, "-m", "playwright", "install", "chromium"]
 DEBIAN = ["sh", "-c", "apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium"]
 FLAGS = ["--no-sandbox", "--disable-quic", "--disable-background-networking", "--disable-sync"]
@@ -66,8 +66,8 @@ def chromium():
 def installed():
     """As `chromium`, after trying to install one if there is none."""
     ways = [PLAYWRIGHT]
-    if os.environ.get("CI") and shutil.which("apt-get") and os.geteuid() == 0:
-        ways.insert(0, DEBIAN)
+    if shutil.which("apt-get") and os.geteuid() == 0:
+        ways.insert(0 if os.environ.get("CI") else 1, DEBIAN)
     for way in ways:
         if chromium() is None:
             subprocess.run(way, capture_output=True, timeout=600)

@@ -1,9 +1,13 @@
 """Shared fixtures: seeds, and fields to test on."""
 
+import sys
+
 import pytest
 import torch
 
 from nbkit import Grid
+
+SKIPPED = pytest.StashKey()
 
 
 @pytest.fixture(autouse=True)
@@ -25,3 +29,15 @@ def lognormal():
         return density / density.mean(dim=(-3, -2, -1), keepdim=True) - 1, grid
 
     return field
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Keep what was skipped for the last line."""
+    reasons = [report.longrepr[2] for report in terminalreporter.stats.get("skipped", [])]
+    config.stash[SKIPPED] = [reason.removeprefix("Skipped: ") for reason in dict.fromkeys(reasons)]
+
+
+def pytest_unconfigure(config):
+    """The last line of `make test`: what was skipped, and why."""
+    if (reasons := config.stash.get(SKIPPED, None)) is not None and not config.option.collectonly:
+        sys.stdout.write(f"Skipped: {' '.join(reasons)}\n" if reasons else "Nothing was skipped.\n")

@@ -1,24 +1,32 @@
 """The house rules: one list of packages, honest notebooks, targets that set themselves up."""
 
+import json
+import os
 import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import gallery
 import nbformat
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import nbkit as nb
-from nbkit import universe
+from nbkit import look, universe
+from nbkit.measure.bundled import Bundle
 from nbkit.universe.suite import Preset
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 # Cells whose stored output is not compared; each needs a reason beside it.
 MOST_IGNORED = 3
+LONGEST, MOST_WORDS = 16, 760  # lines of a cell; words of prose, with what formulas are made of
+# What an opening cell says of its duration, in seconds.
+DURATIONS = {"a few seconds": 7, "about ten seconds": 10, "about twenty seconds": 20, "about half a minute": 30}
+DURATIONS |= {"about a minute": 60, "about two minutes": 120, "four minutes on two cores": 240}
 
 
 def declared():
@@ -63,7 +71,14 @@ def test_stored_notebook_is_whole(path):
     marked = [line for cell in code for line in cell.source.splitlines() if "NBVAL_IGNORE_OUTPUT" in line]
     assert set(marked) <= {"# NBVAL_IGNORE_OUTPUT"}, "nbval knows the words only alone on their line"
     assert "papermill" not in notebook.metadata, "a papermill output: those belong in runs/"
-    assert all(len(cell.source.splitlines()) <= 20 for cell in code)
+    long = [
+        cell.source
+        for cell in code
+        if len(cell.source.splitlines()) > LONGEST and "parameters" not in cell.metadata.get("tags", [])
+    ]
+    assert not long
+    prose = " ".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    assert len(prose.split()) < MOST_WORDS
 
 
 def test_papermill_outputs_are_not_collected(tmp_path):
@@ -142,10 +157,75 @@ def test_no_pickle_is_loaded():
         assert "allow_pickle=True" not in text
 
 
-def test_notebook_index_of_the_readme_is_complete():
+def test_readme_is_short_and_lists_all_notebooks():
     readme = (ROOT / "README.md").read_text()
+    assert len(readme.split()) <= 1000
     for path in NOTEBOOKS:
         assert f"notebooks/{path.name}" in readme
+        assert f"figures/thumbs/{path.stem}.png" in readme
+
+
+def test_pictures_of_pages_are_there():
+    pages = [ROOT / "README.md", ROOT / "figures" / "RESULTS.md"]
+    for page in pages:
+        for name in re.findall(r"!\[[^]]*\]\(([^)]+)\)", page.read_text()):
+            assert (page.parent / name).is_file(), f"{page.name} shows {name}"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
+def test_durations_are_those_of_the_last_run(path):
+    said, taken = DURATIONS[gallery.about(path)[2]], json.loads(gallery.DURATIONS.read_text())[path.stem]
+    assert taken / 2 <= said <= 2 * taken
+
+
+def test_start_page_is_that_of_the_notebooks(monkeypatch, tmp_path):
+    stored = (gallery.FOLDER / "index.ipynb").read_text()
+    monkeypatch.setattr(gallery.disk, "write_atomically", lambda path, data: (tmp_path / path.name).write_bytes(data))
+    gallery.start_page()
+    assert (tmp_path / "index.ipynb").read_text() == stored, "run `python figures/gallery.py --only-pages`"
+
+
+def test_04_to_07_open_on_what_comes_with_the_kit():
+    """Marks and spectra that their parameters name are bundled, so that no suite is made."""
+    bundle = Bundle.of("mini")
+    wanted = {
+        "04": universe.FIDUCIAL_SETS,
+        "05": universe.FIDUCIAL_SETS,
+        "06": universe.SETS[1:2],
+        "07": universe.SETS[:2],
+    }
+    for path in NOTEBOOKS:
+        for number, sets in wanted.items():
+            if path.name.startswith(number):
+                cells = nbformat.read(path, as_version=4).cells
+                source = next(cell.source for cell in cells if "parameters" in cell.metadata.get("tags", []))
+                given = dict(re.findall(r'^(\w+): str = "(.*?)"', source, re.M))
+                names = [given[name] for name in ("run", "versus")]
+                assert given["preset"] == "mini"
+                assert bundle.holds(sets, {name: nb.load(name, "mini").mark for name in names})
+                if "silenced" in given:
+                    mark = nb.load(given["silenced"], "mini").mark
+                    assert bundle.holds(sets, look.variants(mark, look.suite_means(mark, "mini")))
+
+
+def test_installed_elsewhere_it_finds_what_comes_with_it(tmp_path):
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "--target",
+        tmp_path,
+        ROOT,
+    ]
+    subprocess.run(install, check=True, capture_output=True)
+    code = "import nbkit as nb; print(nb.__file__, nb.load('mini_i2').finished, len(nb.show.Curves._esm) > 0)"
+    home = {"PYTHONPATH": str(tmp_path), "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    said = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, env=home, capture_output=True, text=True)
+    assert said.stdout.split() == [str(tmp_path / "nbkit" / "__init__.py"), "True", "True"], said.stderr
 
 
 def test_the_kit_in_a_dozen_lines_runs(capsys, monkeypatch, tmp_path):
