@@ -78,6 +78,7 @@ def page(notebook):
     exporter.widget_renderer_url, exporter.embed_images = "embed-amd.js", False
     body, _ = exporter.from_notebook_node(notebook)
     body = re.sub(r"<script[^>]*src=\"\"[^>]*></script>", "", body)
+    body = re.sub(r"<script type=\"module\">(?:(?!</script>).)*mermaid.*?</script>", "", body, flags=re.S)
     body = re.sub(r'href="(?:\.\./)?(?:notebooks/)?([\w/]+)\.ipynb', r'href="\1.html', body)
     body = body.replace('href="../figures/RESULTS.md', 'href="results.html').replace(
         'src="../figures/', 'src="figures/'

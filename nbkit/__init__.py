@@ -20,4 +20,4 @@ from nbkit.recover import recover
 from nbkit.train import Training, load, train
 from nbkit.universe import field, save, suite
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
