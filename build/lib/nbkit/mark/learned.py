@@ -1,0 +1,155 @@
+"""The learned mark M(x), eqs. 8-9: a function of the rotation invariants of the filtered density."""
+
+import warnings
+from dataclasses import asdict
+from math import e, log
+
+import torch
+from torch import nn
+from torch.nn.functional import gelu, softplus
+from torch.utils.checkpoint import checkpoint
+
+from nbkit.disk import read_tensors, write_tensors
+from nbkit.mark.cpu import FusedResponse, cubics
+from nbkit.mark.filters import RadialProfiles, filter_maps
+from nbkit.mark.invariants import invariants, mlp_inputs, names
+from nbkit.mesh.grid import Grid, to_fourier
+
+FORMAT = "nbkit-mark-2"
+# How many voxels the plain path takes at a time, which bounds its memory: two boxes of 128^3.
+VOXELS_AT_ONCE = 2**22
+
+
+class Responses(nn.Module):
+    """eta = bias + sum_a h_a(f_a) + h_x(E0, E2, I3), eq. 9: a small MLP (Lin GELU Lin) an invariant, and a cross term.
+
+    The output layers start at 0 and the bias at log(e - 1), so that M = softplus(eta) starts at 1.
+
+    Parameters
+    ----------
+    l_max : which invariants there are; the cross term needs l_max = 2.
+    """
+
+    def __init__(self, l_max=2, cross=True, width=16, cross_width=8):
+        super().__init__()
+        self.names = names(l_max)
+        self.crossed = cross and l_max == 2
+        self.w = nn.Parameter(_uniform(len(self.names), width, fan_in=1))
+        self.b = nn.Parameter(_uniform(len(self.names), width, fan_in=1))
+        self.v = nn.Parameter(torch.zeros(len(self.names), width))
+        if self.crossed:
+            self.cross_w = nn.Parameter(_uniform(cross_width, 3, fan_in=3))
+            self.cross_b = nn.Parameter(_uniform(cross_width, fan_in=3))
+            self.cross_v = nn.Parameter(torch.zeros(cross_width))
+        self.bias = nn.Parameter(torch.tensor(log(e - 1)))
+
+    def terms(self, maps):
+        """Every term of eta on its own, from the invariants: h_E0 ... h_I3, and h_x where there is a cross term."""
+        seen = mlp_inputs(maps)
+        terms = {}
+        for name, w, b, v in zip(self.names, self.w, self.b, self.v, strict=True):
+            terms[f"h_{name}"] = gelu(seen[name][..., None] * w + b) @ v.to(seen[name].dtype)
+        if self.crossed:
+            three = torch.stack([seen["E0"], seen["E2"], seen["I3"]], dim=-1)
+            hidden = gelu(three @ self.cross_w.T.to(three.dtype) + self.cross_b)
+            terms["h_x"] = hidden @ self.cross_v.to(three.dtype)
+        return terms
+
+    def forward(self, f_lm):
+        """eta of the filtered maps: compiled on the CPU in float32, else plain torch in pieces to bound the memory."""
+        if f_lm[0].device.type == "cpu" and f_lm[0].dtype == self.w.dtype == torch.float32:
+            table, places = cubics(f_lm, self.w, self.b, self.v)
+            none = torch.empty(0, 3), torch.empty(0), torch.empty(0)
+            cross = (self.cross_w, self.cross_b, self.cross_v) if self.crossed else none
+            return self.bias + FusedResponse.apply(places, table, *cross, *f_lm)
+        pieces = zip(*(f.reshape(-1).split(VOXELS_AT_ONCE) for f in f_lm), strict=True)
+        eta = [checkpoint(self._plain, *piece, use_reentrant=False, preserve_rng_state=False) for piece in pieces]
+        return torch.cat(eta).reshape(f_lm[0].shape)
+
+    def _plain(self, *f_lm):
+        return self.bias + sum(self.terms(invariants(f_lm)).values())
+
+
+class LearnedMark(nn.Module):
+    """M = softplus(eta) of the rotation invariants of the filtered density: the paper's mark.
+
+    It is a local rule and applies on any grid: its filters are functions of k / k_Nyq with the k_Nyq of the grid it was
+    made for, and the taper ends there, or at the k_Nyq of a coarser grid.
+
+    Parameters
+    ----------
+    grid : the Grid it is made for (trained on).
+    l_max : 0, 1 or 2: which multipoles, hence which invariants, it sees.
+    radial, shared, r0 : form and start of the radial profiles, see `RadialProfiles`.
+    cross : with the cross term h_x(E0, E2, I3), or without.
+    """
+
+    def __init__(self, grid, l_max=2, radial="fourier", cross=True, shared=False, r0=None):
+        super().__init__()
+        self.grid = grid
+        self.settings = {"l_max": l_max, "radial": radial, "cross": cross, "shared": shared}
+        self.settings |= {} if r0 is None else {"r0": r0}
+        self.profiles = RadialProfiles(l_max, radial, shared, r0)
+        self.responses = Responses(l_max, cross)
+
+    def forward(self, delta, grid=None):
+        """M(x), shape (..., n, n, n), of a density contrast of that shape."""
+        grid = grid or self.grid
+        return self.of_modes(to_fourier(grid.check(delta), grid), grid)
+
+    def of_modes(self, delta_k, grid=None):
+        """As the call, for a field that `to_fourier` has already transformed."""
+        return softplus(self.responses(self.filter_maps(delta_k, grid or self.grid)))
+
+    def G_l(self, k):
+        """Radial profiles without the taper at k [h/Mpc], shape (l_max + 1, len(k))."""
+        x = k / self.grid.k_nyq
+        return self.profiles(x.to(self.responses.bias.dtype)).to(x.dtype)
+
+    def filter_maps(self, delta_k, grid):
+        """The maps f_lm of eq. 5."""
+        k = grid.shells(delta_k.device, delta_k.real.dtype).k
+        return filter_maps(delta_k, self.G_l(k), grid, k_cut=self.grid.k_nyq)
+
+    def invariants(self, delta, grid=None):
+        """Maps of the invariants the mark sees, by name."""
+        grid = grid or self.grid
+        return invariants(self.filter_maps(to_fourier(grid.check(delta), grid), grid))
+
+    def contributions(self, delta, grid=None):
+        """Every term of eta, by name (h_E0, ..., h_x, bias), and last their sum eta and the mark M."""
+        maps = self.invariants(delta, grid)
+        terms = self.responses.terms(maps) | {"bias": self.responses.bias.expand_as(maps["E0"])}
+        eta = sum(terms.values())
+        return terms | {"eta": eta, "M": softplus(eta)}
+
+    def save(self, path):
+        """Write weights, settings and grid to one safetensors file; an older file stays whole until the new one is."""
+        write_tensors(path, self.state_dict(), {"format": FORMAT, "settings": self.settings, "grid": asdict(self.grid)})
+
+
+def load_mark(path, grid=None):
+    """The LearnedMark in a file that `save` wrote.
+
+    Parameters
+    ----------
+    grid : the Grid it is going to be used on; a warning says if it was trained on another one.
+    """
+    state, about = read_tensors(path)
+    if (there := about.get("format") if isinstance(about, dict) else None) != FORMAT:
+        raise ValueError(f"{path} has the format {there!r}; this version of nbkit reads {FORMAT!r}.")
+    trained_on = Grid(**about["grid"])
+    mark = LearnedMark(trained_on, **about["settings"])
+    mark.load_state_dict(state)
+    if grid is not None and grid != trained_on:
+        warnings.warn(
+            f"{path} was trained on {trained_on} and is going to be used on {grid}; its filters keep their scales in "
+            f"h/Mpc, in units of the k_Nyq = {trained_on.k_nyq:.4g} h/Mpc it was trained at.",
+            stacklevel=2,
+        )
+    return mark
+
+
+def _uniform(*shape, fan_in):
+    """The usual start of a linear layer: uniform within +-1 / sqrt(fan_in)."""
+    return (2 * torch.rand(*shape) - 1) / fan_in**0.5

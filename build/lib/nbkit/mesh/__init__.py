@@ -1,0 +1,1 @@
+"""Fields on a mesh, their transforms and spectra."""

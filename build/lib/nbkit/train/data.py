@@ -1,0 +1,218 @@
+"""Simulations ready for training: split, read ahead, in batches with their candidates, measured where that will do."""
+
+import os
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from nbkit.disk import kept
+from nbkit.mark import identity
+from nbkit.measure.cross import contents_key
+from nbkit.mesh.grid import to_fourier
+from nbkit.mesh.spectra import marked_spectra, marked_summary, spectra_of_modes, unmarked_summary
+from nbkit.mesh.threads import generator
+from nbkit.train.contrast import candidates, normalised
+from nbkit.universe.cosmology import PRIOR_BSQ
+from nbkit.universe.store import fingerprint
+
+# First words of the seeds of everything random: streams of different use never meet.
+SPLIT, WEIGHTS, ORDER, DRAWN, HELD_OUT = range(5)
+# Part of the free memory that fields may take, and how many parts a thread reads ahead when they do not fit.
+MEMORY_SHARE, AHEAD = 0.5, 3
+# Voxels whose graph one backward pass may hold on a CPU: one simulation of 64^3, eight of 32^3.
+CPU_VOXELS = 64**3
+# Field-sized float32 arrays that a simulation's graph holds, rounded up; decides how many fill a GPU.
+ARRAYS_A_SIMULATION = 100
+# Version of what summaries are made of.
+SUMMARIES = 1
+
+
+class Batch(NamedTuple):
+    """m anchors, and the c cosmologies they are compared with."""
+
+    S_delta: torch.Tensor  # (m, b) unmarked summaries
+    marked: torch.Tensor | None  # (m, n, n, n) fields to be marked, or (m, 2b) S_M of a mark that does not change
+    theta: torch.Tensor  # (c, 5) candidates, normalised
+    positive: torch.Tensor  # (m,) which of them is the anchor's own
+    excluded: torch.Tensor  # (m, c) which are too near the anchor to be called wrong
+
+
+class Fields:
+    """The density fields of a set on a device, by index: all in memory when they fit, else read ahead by a thread.
+
+    Parameters
+    ----------
+    simulations : has len(), `grid`, and simulations[list] -> (batch, n, n, n) float32.
+    device : where the fields are wanted.
+    memory : most bytes to keep there [default: half of what is free]; 0 streams from disk always.
+    """
+
+    def __init__(self, simulations, device, memory=None):
+        self.simulations, self.device = simulations, device
+        needed = 4 * len(simulations) * simulations.grid.n**3
+        memory = MEMORY_SHARE * free_memory(device) if memory is None else memory
+        self.all = self._read(range(len(simulations))) if needed <= memory else None
+
+    def parts(self, indices):
+        """Yield the fields (m, n, n, n) of each list of indices in turn; the next ones are read meanwhile."""
+        if self.all is not None:
+            yield from (self.all[torch.as_tensor(part, device=self.device)] for part in indices)
+            return
+        indices = iter(indices)
+        with ThreadPoolExecutor(1, thread_name_prefix="nbkit-read") as reader:
+            reading = deque(reader.submit(self._read, part) for part in islice(indices, AHEAD))
+            try:
+                while reading:
+                    fields = reading.popleft().result()
+                    reading.extend(reader.submit(self._read, part) for part in islice(indices, 1))
+                    yield fields
+            finally:
+                reader.shutdown(cancel_futures=True)
+
+    def _read(self, part):
+        fields = self.simulations[[int(i) for i in part]]
+        return torch.as_tensor(fields, dtype=torch.float32).to(self.device, non_blocking=True)
+
+
+class Simulations:
+    """Simulations to train on, of a recipe: their fields, on the device of the processes that train together.
+
+    Parameters
+    ----------
+    simulations : has len(), `grid`, and simulations[list] -> (batch, n, n, n) float32.
+    recipe : the Recipe.
+    kmax : largest k of a bin [h/Mpc].
+    seed : of the split and of all that is drawn.
+    processes : the Processes.
+    memory : most bytes of fields to keep in memory.
+    """
+
+    def __init__(self, simulations, recipe, kmax, seed, processes, memory=None):
+        self.simulations, self.recipe, self.kmax, self.seed = simulations, recipe, kmax, seed
+        self.processes, self.device, self._memory = processes, processes.device, memory
+        self.grid, self.bins = simulations.grid, len(simulations.grid.bins(kmax).k)
+
+    @cached_property
+    def fields(self):
+        """The density fields; read when first asked for, so that a finished run never touches them."""
+        return Fields(self.simulations, self.device, self._memory)
+
+
+class Prior(Simulations):
+    """Simulations over the prior, with their `theta` (N, 5), for training by contrast; see `Simulations`."""
+
+    S_M = None
+
+    def __init__(self, *about, **options):
+        super().__init__(*about, **options)
+        recipe, count = self.recipe, len(self.simulations)
+        self.theta = normalised(self.simulations.theta, PRIOR_BSQ)
+        self.training, self.held_out = split(count, recipe.validation, self.seed)
+        for name, size in (("batch", recipe.batch), ("pretrain_batch", recipe.pretrain_batch)):
+            if size > len(self.training) or len(self.held_out) < 1:
+                raise ValueError(
+                    f"{count} simulations give {len(self.training)} for training and {len(self.held_out)} for "
+                    f"validation; {name} = {size} needs at least that many, and one to validate."
+                )
+            if size % self.processes.size:
+                others = f"{self.processes.size} processes"
+                raise ValueError(f"{name} is {size}, which {others} cannot share; use a multiple.")
+        # The last batch is filled up with the first simulations' thetas: every loss is over as many candidates.
+        padded = self.held_out.repeat(2 + recipe.batch // len(self.held_out))
+        rows = self.held_out.split(recipe.batch)
+        drawn = [self._candidates(x, HELD_OUT, i) for i, x in enumerate(padded.split(recipe.batch)[: len(rows)])]
+        # As `epoch` gives them, with the same candidates every time.
+        self.validation = rows, drawn.__getitem__
+
+    def about(self):
+        """What the simulations are."""
+        return {"simulations": [len(self.simulations), fingerprint(self.simulations)]}
+
+    def some(self, count):
+        """So many fields (count, n, n, n), spread evenly over the set."""
+        return self.simulations[np.linspace(0, len(self.simulations), count, endpoint=False).astype(int).tolist()]
+
+    def load_summaries(self, mark=None):
+        """Make S_delta (N, b), and S_M (N, 2b) of a mark that is given, or read them if they were made before."""
+        key = {"version": SUMMARIES, "simulations": contents_key(self.simulations), "kmax": self.kmax}
+        key |= {"mark": None if mark is None else identity(mark)}
+        tensors = self.processes.in_turn(lambda: kept("summaries", key, lambda: self._summaries(mark), self.device))
+        self.S_delta, self.S_M = tensors["S_delta"], tensors.get("S_M")
+
+    def epoch(self, stream, epoch, size):
+        """(ids, candidates) of every step of an epoch; the candidates are drawn when a step is reached.
+
+        What is left over of the simulations waits for another epoch's order.
+        """
+        order = torch.randperm(len(self.training), generator=generator(self.seed, ORDER, stream, epoch))
+        ids = self.training[order][: len(order) // size * size].split(size)
+        return ids, lambda step: self._candidates(ids[step], DRAWN, stream, epoch, step)
+
+    def _candidates(self, ids, *words):
+        pool = self.theta[self.training]
+        return candidates(self.theta[ids], pool, self.recipe.negatives, generator(self.seed, *words))
+
+    def batches(self, ids, drawn, micro=None, first=0):
+        """Yield the micro-batches of each step from step `first` on: lists of Batch, this process's share.
+
+        With a size `micro` they carry density fields, read ahead over the borders of batches; without, S_M.
+        """
+        steps = range(first, len(ids))
+        shares = {i: torch.arange(len(ids[i]))[self.processes.share(len(ids[i]))] for i in steps}
+        parts = {i: chunks(share, micro or len(share)) for i, share in shares.items()}
+        read = self.fields.parts([ids[i][part] for i in steps for part in parts[i]]) if micro else None
+        for i in steps:
+            yield self._micro_batches(ids[i], drawn(i), parts[i], read)
+
+    def _micro_batches(self, ids, drawn, parts, read):
+        theta = drawn.theta.float().to(self.device)
+        for part in parts:
+            mine, excluded = ids[part].to(self.device), drawn.excluded[part].to(self.device)
+            marked = next(read) if read is not None else None if self.S_M is None else self.S_M[mine]
+            yield Batch(self.S_delta[mine], marked, theta, part.to(self.device), excluded)
+
+    @torch.no_grad()
+    def _summaries(self, mark):
+        made = {"S_delta": [], **({} if mark is None else {"S_M": []})}
+        for delta in self.fields.parts(torch.arange(len(self.simulations)).split(8)):
+            if mark is None:
+                power = spectra_of_modes(to_fourier(delta, self.grid), grid=self.grid, kmax=self.kmax)
+            else:
+                power = marked_spectra(mark, delta, grid=self.grid, kmax=self.kmax)
+                made["S_M"].append(marked_summary(*power[1:4]))
+            made["S_delta"].append(unmarked_summary(power.P_dd))
+        return {name: torch.cat(rows) for name, rows in made.items()}
+
+
+def split(count, validation, seed, *words):
+    """Rows of the training and of what is held out, ascending; drawn by whole numbers."""
+    held_out, order = round(validation * count), torch.randperm(count, generator=generator(seed, SPLIT, *words))
+    return order[held_out:].sort().values, order[:held_out].sort().values
+
+
+def free_memory(device):
+    """Bytes free on a device; 4 GiB where the system does not say."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return 4 * 2**30
+
+
+def micro_batch(grid, device):
+    """Simulations that go through the mark together: each anchor's loss needs only its own, so any number is exact."""
+    voxels = grid.n**3
+    if device.type == "cuda":
+        return max(1, int(MEMORY_SHARE * free_memory(device) // (4 * ARRAYS_A_SIMULATION * voxels)))
+    return max(1, CPU_VOXELS // voxels)
+
+
+def chunks(rows, size):
+    """Rows (N,) in parts of at most `size`; of none, none."""
+    return rows.split(size) if len(rows) else ()

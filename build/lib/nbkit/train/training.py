@@ -1,0 +1,234 @@
+"""One description of a training: all that tells one run from another. Its name, its command line, the parameters of
+notebook 03 and the cases of every study are made from these fields; recipes hold the numbers of tables 1 and 2."""
+
+from dataclasses import dataclass, field, fields, replace
+from hashlib import sha256
+from math import isfinite
+from pathlib import Path
+
+from nbkit.train.contrast import Negatives
+from nbkit.universe.cosmology import PARAMETERS
+from nbkit.universe.suite import FIDUCIAL_SETS, PRESETS, suite
+
+SCHEDULES = ("plateau", "cosine")
+STARTS = ("unit", "classical", "function")
+OBJECTIVES = ("contrast", "information")
+
+
+def _require(condition, name, value, what):
+    if not condition:
+        raise ValueError(f"{name} is {value!r}; {what}.")
+
+
+def _listed(values):
+    return ", ".join(map(str, values))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train; the defaults are the paper's.
+
+    Parameters
+    ----------
+    batch : anchors of one optimiser step, over all processes; on information, boxes of one step.
+    learning_rate, weight_decay, clip : of AdamW, and the largest norm of the gradient.
+    mark_decay : weight decay of the mark; None takes `weight_decay`.
+    mark_rate, theta_rate : multiply the learning rate of the mark and, in stage two, of the theta head.
+    schedule : "plateau" multiplies the rate by `gamma` after `plateau_patience` epochs without progress, down to
+        `floor`; "cosine" rises over `warmup` of the steps and falls to 0 at the last of `epochs`.
+    patience, min_delta : epochs without a gain of `min_delta` in validation loss before a stage ends.
+    validation : fraction of the simulations held out.
+    pretrain_epochs, epochs : most epochs of stage one and of stage two.
+    head_epochs : epochs between them, in which the heads alone learn to read the mark that training starts from.
+    pretrain_batch, pretrain_rate : batch and learning rate of stage one and of those.
+    temperature, width, dimension : tau of the score, hidden width of the projectors, dimension D of the embeddings.
+    negatives : counts and scales of the candidates.
+    start : where the mark starts, unless the `Training` says something else: see there.
+    kick : scatter of the output layer of h_0 at the start "unit". 0 is M = 1 to the last bit, where a marked summary is
+        the same for all simulations and the mark hears little but noise; a little lets it learn from the first step.
+    standardise : show the heads summaries of about zero mean and unit scatter instead of raw ones.
+    newest : share of the newest batch in the running mean and scatter of S_M, at the full learning rate. It falls with
+        the rate: a batch's mean is noise to heads that have become sharp, and heads that hardly learn cannot follow it.
+    keep_metric : start stage two from the metric of stage one instead of the identity.
+    """
+
+    batch: int = 16
+    learning_rate: float = 5e-4
+    weight_decay: float = 1e-4
+    mark_decay: float | None = None
+    clip: float = 10.0
+    mark_rate: float = 2.0
+    theta_rate: float = 0.25
+    schedule: str = "plateau"
+    gamma: float = 0.5
+    plateau_patience: int = 8
+    floor: float = 1e-7
+    warmup: float = 0.05
+    patience: int = 20
+    min_delta: float = 1e-5
+    validation: float = 0.15
+    pretrain_epochs: int = 200
+    head_epochs: int = 0
+    epochs: int = 700
+    pretrain_batch: int = 16
+    pretrain_rate: float = 5e-4
+    temperature: float = 0.05
+    width: int = 64
+    dimension: int = 16
+    negatives: Negatives = field(default_factory=Negatives)
+    start: str = "unit"
+    kick: float = 0.0
+    standardise: bool = False
+    newest: float = 0.2
+    keep_metric: bool = False
+
+    def __post_init__(self):
+        if isinstance(self.negatives, dict):  # as read back from JSON
+            object.__setattr__(self, "negatives", Negatives(**self.negatives))
+        for name, values in (("schedule", SCHEDULES), ("start", STARTS)):
+            _require(getattr(self, name) in values, name, getattr(self, name), f"allowed are {_listed(values)}")
+        for name in ("batch", "pretrain_batch", "epochs", "width", "dimension", "patience"):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and value >= 1
+            _require(whole, name, value, "it must be a whole number of at least 1")
+        for name in ("learning_rate", "pretrain_rate", "clip", "temperature", "mark_rate", "theta_rate"):
+            _require(getattr(self, name) > 0, name, getattr(self, name), "it must be positive")
+        for name in ("validation", "gamma"):
+            _require(0 < getattr(self, name) < 1, name, getattr(self, name), "it must lie between 0 and 1")
+
+
+# A few thousand simulations are few: ten times the rate, a start a little beside M = 1, heads that see standardised
+# summaries and decay, and a schedule that ends with a budget known beforehand; figures/recipes.py has the measurements.
+RATES = {"learning_rate": 5e-3, "pretrain_rate": 5e-3, "mark_rate": 1.0, "theta_rate": 1.0}
+BUDGET = {"schedule": "cosine", "patience": 1000, "epochs": 8}
+HEADS = {"pretrain_epochs": 9, "standardise": True, "keep_metric": True}
+TUNED = Recipe(weight_decay=0.2, mark_decay=1e-4, kick=0.1, **RATES, **BUDGET, **HEADS)
+# Where a pass over the simulations is dear, it is not spent on heads, nor on finding out where to go: the best sum of
+# functions is found from cross spectra, heads learn to read it from summaries made once, and then the mark moves with
+# small steps.
+WARM = {"pretrain_epochs": 30, "head_epochs": 120, "epochs": 5, "learning_rate": 3e-4, "mark_rate": 2.0}
+RECIPES = {
+    "paper": Recipe(),
+    "tuned": TUNED,
+    "warm": replace(TUNED, **WARM, start="function", newest=0.05),
+    "information": Recipe(300, 2e-3, clip=1.0, validation=1 / 3, start="function", **BUDGET),
+}
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training of a mark; every value is a plain word or number.
+
+    Parameters
+    ----------
+    preset : of the simulations: demo, mini, mini_more or quijote
+    objective : contrast over the prior, or information at the fiducial point
+    kmax : largest k of the spectra [h/Mpc]
+    l_max : multipoles the mark sees: 0, 1 or 2
+    radial : form of the radial profiles: fourier or gaussians
+    shared : one centre r0 and width for every l, as the paper's text says
+    r0 : where the band-pass of every l starts, in units of k_Nyq; 0 for the defaults
+    residual : of contrast: reward only what the mark adds to P_dd
+    cross : the mark has the cross term h_x(E0, E2, I3)
+    start : unit (M = 1), classical (p = 2, delta_s = 0), function (the best sum of functions of the invariants), a
+        trained run by name or path, or default: that of the recipe
+    parameters : of information: whose errors, marginalised over all five, are to become small
+    recipe : paper, tuned, warm, information, or default: that of the objective and the size of the boxes
+    epochs : most epochs of the mark's training; 0 for those of the recipe
+    head_epochs : epochs of heads and searches; 0 for those of the recipe
+    seed : of weights, split, order and candidates
+    """
+
+    preset: str = "demo"
+    objective: str = "contrast"
+    kmax: float = 0.3
+    l_max: int = 2
+    radial: str = "fourier"
+    shared: bool = False
+    r0: float = 0.0
+    residual: bool = True
+    cross: bool = True
+    start: str = "default"
+    parameters: str = "Omega_m,sigma_8"
+    recipe: str | Recipe = "default"
+    epochs: int = 0
+    head_epochs: int = 0
+    seed: int = 0
+
+    def __post_init__(self):
+        if isinstance(self.recipe, dict):  # as read back from JSON
+            object.__setattr__(self, "recipe", Recipe(**self.recipe))
+        for each in fields(self):
+            kind, value = type(each.default), getattr(self, each.name)
+            if kind is float and type(value) is int:
+                object.__setattr__(self, each.name, float(value))
+            elif each.name != "recipe" or not isinstance(value, Recipe):
+                right = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
+                _require(right, each.name, value, f"it must be of type {kind.__name__}")
+        allowed = {"preset": PRESETS, "objective": OBJECTIVES, "l_max": (0, 1, 2), "radial": ("fourier", "gaussians")}
+        allowed |= {} if isinstance(self.recipe, Recipe) else {"recipe": ("default", *RECIPES)}
+        for name, values in allowed.items():
+            _require(getattr(self, name) in values, name, getattr(self, name), f"allowed are {_listed(values)}")
+        _require(isfinite(self.kmax) and self.kmax > 0, "kmax", self.kmax, "it must be a positive number in h/Mpc")
+        for name in ("epochs", "head_epochs", "seed"):
+            _require(getattr(self, name) >= 0, name, getattr(self, name), "it must be 0 or more")
+        known = set(self.parameters.split(",")) <= set(PARAMETERS)
+        _require(known, "parameters", self.parameters, f"allowed are {_listed(PARAMETERS)}")
+
+    @property
+    def name(self):
+        """Of the run's folder: the five words that matter most, and what else is not as usual."""
+        words = [self.preset, self.objective, f"k{self.kmax:g}", f"l{self.l_max}"]
+        for name, value in self._unusual().items():
+            if name not in ("preset", "objective", "kmax", "l_max", "seed"):
+                if isinstance(value, Recipe):
+                    value = sha256(repr(value).encode()).hexdigest()[:8]
+                words.append(f"{name.replace('_', '-')}-{Path(str(value)).name.replace(',', '-')}")
+        return "_".join([*words, f"seed{self.seed}"])
+
+    @property
+    def wanted(self):
+        """Rows of theta of the parameters that count."""
+        return [PARAMETERS.index(name) for name in self.parameters.split(",")]
+
+    def mark_settings(self):
+        """Settings of its LearnedMark."""
+        settings = {name: getattr(self, name) for name in ("l_max", "radial", "cross", "shared")}
+        return settings | ({"r0": self.r0} if self.r0 else {})
+
+    def words(self):
+        """Its command line, for `python -m nbkit.train`."""
+        words = []
+        for name, value in self._unusual().items():
+            flag = name.replace("_", "-")
+            words.append(f"--{flag}={value}" if not isinstance(value, bool) else f"--{'' if value else 'no-'}{flag}")
+        return words
+
+    def papermill(self):
+        """The command that trains it with notebook 03."""
+        given = " ".join(f"-p {name} {value}" for name, value in self._unusual().items())
+        return f"papermill notebooks/03_train.ipynb runs/{self.name}.ipynb -p compare False {given}".rstrip()
+
+    def recipe_for(self, grid):
+        """The Recipe for boxes of a Grid; by default of contrast the paper's from 128^3 on, one tuned here below."""
+        recipe = self.recipe
+        if recipe == "default":
+            size = "paper" if grid.n >= 128 else "warm" if grid.n >= 64 else "tuned"
+            recipe = "information" if self.objective == "information" else size
+        recipe = recipe if isinstance(recipe, Recipe) else RECIPES[recipe]
+        changed = {name: getattr(self, name) or getattr(recipe, name) for name in ("epochs", "head_epochs")}
+        start = recipe.start if self.start == "default" else self.start
+        if start == "function" and self.objective == "contrast" and changed["head_epochs"] < 1:
+            raise ValueError("start is 'function' and head_epochs is 0; the search for functions takes 1 or more.")
+        return replace(recipe, start=start if start in STARTS else "unit", **changed)
+
+    def simulations(self, data_root=None):
+        """The set, or on information the sets around the fiducial point, to train on; made if they are missing."""
+        if self.objective == "contrast":
+            return suite(self.preset, sets=("BSQ",), data_root=data_root)["BSQ"]
+        return suite(PRESETS[self.preset].near, sets=FIDUCIAL_SETS, data_root=data_root)
+
+    def _unusual(self):
+        """What differs from the defaults."""
+        values = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}
+        return {name: value for name, (value, default) in values.items() if value != default}
