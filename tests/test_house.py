@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -209,23 +210,17 @@ def test_04_to_07_open_on_what_comes_with_the_kit():
 
 
 def test_installed_elsewhere_it_finds_what_comes_with_it(tmp_path):
-    install = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "--target",
-        tmp_path,
-        ROOT,
-    ]
+    source, kit = tmp_path / "source", tmp_path / "kit"
+    shutil.copytree(ROOT / "nbkit", source / "nbkit", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    options = ["-q", "--no-deps", "--no-build-isolation", "--target", kit]
+    install = [sys.executable, "-m", "pip", "install", *options, source]
     subprocess.run(install, check=True, capture_output=True)
     code = "import nbkit as nb; print(nb.__file__, nb.load('mini_i2').finished, len(nb.show.Curves._esm) > 0)"
-    home = {"PYTHONPATH": str(tmp_path), "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    home = {"PYTHONPATH": str(kit), "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     said = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, env=home, capture_output=True, text=True)
-    assert said.stdout.split() == [str(tmp_path / "nbkit" / "__init__.py"), "True", "True"], said.stderr
+    assert said.stdout.split() == [str(kit / "nbkit" / "__init__.py"), "True", "True"], said.stderr
 
 
 def test_the_kit_in_a_dozen_lines_runs(capsys, monkeypatch, tmp_path):

@@ -1,1 +1,0 @@
-"""Fields on a mesh, their transforms and spectra."""
