@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn.functional import gelu, softplus
 
-from nbkit.mark.classical import ClassicalMark, smoothing_kernel
+from nbkit.mark.classical import ClassicalMark
 from nbkit.mark.filters import filter_maps
 from nbkit.mark.invariants import NAMES, invariants, mlp_inputs
 from nbkit.mark.learned import LearnedMark
@@ -70,12 +70,8 @@ class AdditiveMark:
     def of_modes(self, delta_k, grid):
         """As the call, for a field already transformed."""
         maps = channel_maps(delta_k, grid, self.channels)
-        return self.shift + sum(self.curve(a, t) for a, t in enumerate(maps))
-
-    def curve(self, a, t):
-        """What invariant number a, as the MLPs see it, adds to M."""
-        c = torch.tensor(self.coefficients[a], dtype=t.dtype, device=t.device)
-        return (c @ bumps(t, *self.ends[a]).flatten(1)).reshape(t.shape)
+        rows = zip(maps, self.coefficients, self.ends, strict=True)
+        return self.shift + sum(torch.tensordot(t.new_tensor(c), bumps(t, *ends), 1) for t, c, ends in rows)
 
 
 def channels_of(l_max, R):
@@ -136,9 +132,9 @@ def imitation(target, delta, grid, seed=0, **settings):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         mark = LearnedMark(grid, **settings)
-    M, profiles = target(grid.check(delta), grid), _profiles(target, grid)
-    _fit_profiles(mark, profiles, grid)
-    _fit_responses(mark, len(profiles), M, delta, grid)
+    M = target(delta, grid)
+    count = _fit_profiles(mark.profiles, target, grid)
+    _fit_responses(mark, count, M, delta, grid)
     with torch.no_grad():
         error = float((mark(delta, grid) - M).std() / M.std())
     if error > WORST:
@@ -149,25 +145,21 @@ def imitation(target, delta, grid, seed=0, **settings):
     return mark, error
 
 
-def _profiles(target, grid):
-    """(1 ... 3, s) radial profiles G_l of a given mark on the shells, float64."""
-    shells = grid.shells(dtype=torch.float64)
-    if not isinstance(target, ClassicalMark):
-        return torch.stack([torch.exp(-((shells.k * R) ** 2) / 2) for _, R in target.channels])
-    kernel = smoothing_kernel(target.R, grid, torch.empty(0, dtype=torch.complex128))
-    # A classical mark smooths the density as it was painted, the learned one first divides the window out.
-    painted = (kernel * grid.window(dtype=torch.float64)).flatten()
-    shell = shells.index.flatten().long()
-    return (torch.zeros_like(shells.k).index_add_(0, shell, painted) / torch.bincount(shell))[None]
-
-
-def _fit_profiles(mark, goal, grid):
-    """The first G_l, on the shells where the taper lets them pass."""
-    x = grid.shells(dtype=torch.float64).k / grid.k_nyq
+def _fit_profiles(profiles, target, grid):
+    """The first G_l to the filters of a given mark, on the shells where the taper lets them pass; how many it has."""
+    shells, classical = grid.shells(dtype=torch.float64), isinstance(target, ClassicalMark)
+    scales = (target.R,) if classical else (R for _, R in target.channels)
+    goal = torch.stack([torch.exp(-((shells.k * R) ** 2) / 2) for R in scales])
+    if classical:
+        # It smooths the density as it was painted; the learned mark first divides the window out.
+        shell, window = shells.index.flatten(), grid.window(dtype=torch.float64).flatten()
+        goal = (torch.bincount(shell, goal[0, shell] * window) / torch.bincount(shell))[None]
+    x = shells.k / grid.k_nyq
     x, goal = x[x < 1], goal[:, x < 1]
-    profiles = mark.profiles.double()
+    profiles.double()
     _minimise(profiles.parameters(), lambda: ((profiles(x)[: len(goal)] - goal) ** 2).sum(0).mean())
-    mark.profiles.float()
+    profiles.float()
+    return len(goal)
 
 
 def _fit_responses(mark, count, M, delta, grid):
@@ -180,17 +172,16 @@ def _fit_responses(mark, count, M, delta, grid):
     t, goal = inputs[:, voxels, None], M.flatten().double()[voxels]
     responses = mark.responses.double()
     w, b, v = responses.w, responses.b, responses.v
+    # A start that already has a slope: from v = 0 the weights inside would not move.
+    v.data[:count] = torch.linspace(-0.1, 0.1, v.shape[1])
 
     def loss():
         h = gelu(t * w[:count, None] + b[:count, None]) @ v[:count, :, None]
         error = ((softplus(responses.bias + h.sum((0, 2))) - goal) ** 2).mean() / goal.var()
         return error + RIDGE * sum((x[:count] ** 2).sum() for x in (w, b, v))
 
-    # A start that already has a slope: from v = 0 the weights inside would not move.
-    with torch.no_grad():
-        v[:count] = torch.linspace(-0.1, 0.1, v.shape[1])
     _minimise([w, b, v, responses.bias], loss)
-    mark.responses.float()
+    responses.float()
 
 
 def _minimise(parameters, loss):

@@ -43,10 +43,7 @@ class ClassicalMark:
     def of_smoothed(self, delta_R):
         """As the call, for a field already smoothed: marks of one R share that too."""
         base = 1 + self.delta_s + delta_R
-        lowest = torch.tensor(BASE_FLOOR) if base.is_meta else base.min()
-        if lowest.isnan():  # as it is wherever one voxel is
-            raise ValueError(f"The smoothed density of {self} is not finite: the field has NaN or inf voxels.")
-        if lowest < BASE_FLOOR:
+        if not base.is_meta and base.min() < BASE_FLOOR:
             low = int((base < BASE_FLOOR).sum())
             warnings.warn(
                 f"1 + delta_s + delta_R falls below {BASE_FLOOR} in {low} of {base.numel()} voxels of {self}; "

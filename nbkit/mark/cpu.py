@@ -33,48 +33,47 @@ SQRT_HALF_BITS = SQRT_HALF.view(i32)
 
 
 class FusedResponse(torch.autograd.Function):
-    """eta without its bias.
+    """eta without its bias, of flat maps (voxels,).
 
     Parameters
     ----------
-    tables : (invariants, 2) array: first interval of each invariant and the t where it begins, in units of the spacing.
-    cubics : (intervals, 4): h_a = c0 + c1 u + c2 u^2 + c3 u^3 on each interval, u from 0 to 1, all invariants in a row.
+    places, table : of `cubics`.
     cross_w : (width, 3), cross_b, cross_v : (width,): h_x of (E0, E2, I3); width 0 where there is none.
-    maps : 1, 4 or 9 of one shape.
+    maps : 1, 4 or 9.
     """
 
     @staticmethod
-    def forward(ctx, tables, cubics, cross_w, cross_b, cross_v, *maps):
-        weights, eta = (cubics, cross_w, cross_b, cross_v), maps[0].new_empty(maps[0].shape)
-        ctx.save_for_backward(*weights, *maps)
-        ctx.tables = tables
-        given, out = (_flat(*maps), tables, *map(_array, weights)), eta.view(-1).numpy()
-        over_slices(lambda _, i, j: _eta_loop(*given, i, j, out), eta.numel())
+    def forward(ctx, places, table, cross_w, cross_b, cross_v, *maps):
+        ctx.save_for_backward(table, cross_w, cross_b, cross_v, *maps)
+        ctx.places, eta = places, torch.empty_like(maps[0])
+        given = _arrays(*maps), places, *_arrays(table, cross_w, cross_b, cross_v), eta.numpy()
+        over_slices(lambda _, i, j: _eta_loop(i, j, *given), len(eta))
         return eta
 
     @staticmethod
     def backward(ctx, grad):
         weights, maps = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
-        grads, sums = [f.new_empty(f.shape) for f in maps], [np.zeros((SLICES, *x.shape)) for x in weights]
-        given = _flat(*maps), ctx.tables, *map(_array, weights), *_flat(grad), _flat(*grads)
-        over_slices(lambda s, i, j: _gradient_loop(*given, *(x[s] for x in sums), i, j), grad.numel())
+        grads, sums = [torch.empty_like(f) for f in maps], [np.zeros((SLICES, *x.shape)) for x in weights]
+        given = _arrays(*maps), ctx.places, *_arrays(*weights, grad), _arrays(*grads)
+        over_slices(lambda s, i, j: _gradient_loop(i, j, *given, *(x[s] for x in sums)), len(grad))
         return None, *(torch.from_numpy(x.sum(0)).float() for x in sums), *grads
 
 
-def _array(tensor):
-    return tensor.detach().contiguous().numpy()
-
-
-def _flat(*maps):
-    return tuple(_array(f).ravel() for f in maps)
+def _arrays(*tensors):
+    return tuple(x.detach().contiguous().numpy() for x in tensors)
 
 
 def cubics(maps, w, b, v):
-    """Tables of h_a(t) = sum_j v_aj gelu(w_aj t + b_aj) over the range of t in the maps, for `FusedResponse`.
+    """h_a(t) = sum_j v_aj gelu(w_aj t + b_aj) over the range of t in the maps, differentiable in w, b, v (a, width).
 
-    The error is SPACING^4 / 384 times the fourth derivative. Differentiable in w, b, v of shape (invariants, width).
+    The error is SPACING^4 / 384 times the fourth derivative.
+
+    Returns
+    -------
+    places : (a, 2) array: first interval of each invariant and the t where it begins, in units of the spacing.
+    table : (intervals, 4): h_a = c0 + c1 u + c2 u^2 + c3 u^3 on each interval, u from 0 to 1, all invariants in a row.
     """
-    pieces, tables, first = [], [], 0
+    pieces, places = [], []
     w, b, v = w.double(), b.double(), v.double()  # differences of neighbouring values would lose digits in float32
     for (low, high), w_a, b_a, v_a in zip(_ranges(maps)[: len(w)], w, b, v, strict=True):
         begin, end = floor(low / SPACING), floor(high / SPACING) + 2
@@ -83,10 +82,9 @@ def cubics(maps, w, b, v):
         value, slope = (z * cdf) @ v_a, SPACING * ((cdf + z * density) @ (w_a * v_a))
         step, sum_of_slopes = value.diff(), slope[:-1] + slope[1:]
         c2, c3 = 3 * step - slope[:-1] - sum_of_slopes, sum_of_slopes - 2 * step
+        places.append((sum(map(len, pieces)), begin))
         pieces.append(torch.stack([value[:-1], slope[:-1], c2, c3], dim=1))
-        tables.append((first, begin))
-        first += end - begin
-    return torch.cat(pieces).float(), np.array(tables)
+    return np.array(places), torch.cat(pieces).float()
 
 
 def _ranges(maps):
@@ -131,44 +129,41 @@ def normal(z):
 
 
 @inlined
-def _block_features(f, channels, m, E, t):
-    """Invariants E and what the MLPs see, t, of the m voxels of a block."""
+def _load(maps, s, m, f, E, t):
+    """The maps f of m voxels from voxel s on, (E1, E2), and what the MLPs see, t, of all invariants there are."""
+    for c in range(len(maps)):
+        f[c, :m] = maps[c][s : s + m]
     for i in range(m):
-        E[0, i] = f[0, i]
         y = log(ONE + abs(f[0, i]))
         t[0, i] = y if f[0, i] >= 0 else -y
-    if channels > 1:
+    if len(maps) > 1:
         for i in range(m):
             x, y, z = f[1, i], f[2, i], f[3, i]
-            E[1, i] = np.sqrt(x * x + y * y + z * z + EPS)
-            t[1, i] = log(ONE + E[1, i])
-    if channels > 2:
+            E[0, i] = np.sqrt(x * x + y * y + z * z + EPS)
+            t[1, i] = log(ONE + E[0, i])
+    if len(maps) > 4:
         for i in range(m):
             a, b, c, d, e = f[4, i], f[5, i], f[6, i], f[7, i], f[8, i]
-            E[2, i] = np.sqrt(A2 * (a * a + b * b + c * c + d * d + e * e) + EPS)
+            E[1, i] = np.sqrt(A2 * (a * a + b * b + c * c + d * d + e * e) + EPS)
             xx, yy, zz = A * e - A_ROOT3 * c, -A * e - A_ROOT3 * c, TWO * A_ROOT3 * c
             xy, yz, xz = A * a, A * b, A * d
             det = xx * (yy * zz - yz * yz) - xy * (xy * zz - yz * xz) + xz * (xy * yz - yy * xz)
-            E[3, i] = THREE * det / (E[2, i] * E[2, i] * E[2, i] + EPS)
-            t[2, i] = log(ONE + E[2, i])
-            t[3, i] = E[3, i]
+            t[2, i] = log(ONE + E[1, i])
+            t[3, i] = THREE * det / (E[1, i] * E[1, i] * E[1, i] + EPS)
 
 
 @kernel
-def _eta_loop(maps, tables, cubics, cross_w, cross_b, cross_v, start, stop, eta):
-    channels = len(tables)
+def _eta_loop(start, stop, maps, places, cubics, cross_w, cross_b, cross_v, eta):
     # All arithmetic is on rows of one array. Compiled loops pick their SIMD or scalar form by how far apart arrays lie,
     # and the forms round differently: on arrays of their own, results would depend on where memory happened to be.
-    work = np.empty((18, BLOCK), np.float32)
-    f, E, t, out = work[:9], work[9:13], work[13:17], work[17]
+    work = np.empty((16, BLOCK), np.float32)
+    f, E, t, out = work[:9], work[9:11], work[11:15], work[15]
     for s in range(start, stop, BLOCK):
         m = min(BLOCK, stop - s)
-        for c in range(len(maps)):
-            f[c, :m] = maps[c][s : s + m]
-        _block_features(f, channels, m, E, t)
+        _load(maps, s, m, f, E, t)
         out[:] = 0
-        for a in range(channels):
-            first, begin = tables[a]
+        for a in range(len(places)):
+            first, begin = places[a]
             for i in range(m):
                 x = t[a, i] * PER_UNIT - f32(begin)
                 k = i32(x)
@@ -184,21 +179,18 @@ def _eta_loop(maps, tables, cubics, cross_w, cross_b, cross_v, start, stop, eta)
 
 @kernel
 def _gradient_loop(
-    maps, tables, cubics, cross_w, cross_b, cross_v, grad,
-    g_maps, g_cubics, g_cross_w, g_cross_b, g_cross_v, start, stop,
+    start, stop, maps, places, cubics, cross_w, cross_b, cross_v, grad,
+    g_maps, g_cubics, g_cross_w, g_cross_b, g_cross_v,
 ):  # fmt: skip
-    channels = len(tables)
-    work = np.empty((22, BLOCK), np.float32)  # one array, for the reason given in _eta_loop
-    f, E, t, g_t, g = work[:9], work[9:13], work[13:17], work[17:21], work[21]
+    work = np.empty((20, BLOCK), np.float32)  # one array, for the reason given in _eta_loop
+    f, E, t, g_t, g = work[:9], work[9:11], work[11:15], work[15:19], work[19]
     for s in range(start, stop, BLOCK):
         m = min(BLOCK, stop - s)
-        for c in range(len(maps)):
-            f[c, :m] = maps[c][s : s + m]
-        _block_features(f, channels, m, E, t)
+        _load(maps, s, m, f, E, t)
         g[:m] = grad[s : s + m]
         g_t[:] = 0
-        for a in range(channels):
-            first, begin = tables[a]
+        for a in range(len(places)):
+            first, begin = places[a]
             for i in range(m):
                 x = t[a, i] * PER_UNIT - f32(begin)
                 k = i32(x)
@@ -230,21 +222,21 @@ def _gradient_loop(
             g_cross_w[h, 1] += sum_2
             g_cross_w[h, 2] += sum_3
         for i in range(m):
-            f[0, i] = g_t[0, i] / (ONE + abs(E[0, i]))
-        if channels > 1:
+            f[0, i] = g_t[0, i] / (ONE + abs(f[0, i]))
+        if len(maps) > 1:
             for i in range(m):
-                over = g_t[1, i] / ((ONE + E[1, i]) * E[1, i])
+                over = g_t[1, i] / ((ONE + E[0, i]) * E[0, i])
                 f[1, i], f[2, i], f[3, i] = over * f[1, i], over * f[2, i], over * f[3, i]
-        if channels > 2:
+        if len(maps) > 4:
             for i in range(m):
                 a, b_, c, d, e = f[4, i], f[5, i], f[6, i], f[7, i], f[8, i]
                 xx, yy, zz = A * e - A_ROOT3 * c, -A * e - A_ROOT3 * c, TWO * A_ROOT3 * c
                 xy, yz, xz = A * a, A * b_, A * d
-                square = E[2, i] * E[2, i]
-                g_det = THREE * g_t[3, i] / (square * E[2, i] + EPS)
+                square = E[1, i] * E[1, i]
+                g_det = THREE * g_t[3, i] / (square * E[1, i] + EPS)
                 # dI3/dE2 = -3 E2^2 I3 / (E2^3 + eps)
-                g_E2 = g_t[2, i] / (ONE + E[2, i]) - THREE * g_t[3, i] * E[3, i] * square / (square * E[2, i] + EPS)
-                over = A2 * g_E2 / E[2, i]
+                g_E2 = g_t[2, i] / (ONE + E[1, i]) - THREE * g_t[3, i] * t[3, i] * square / (square * E[1, i] + EPS)
+                over = A2 * g_E2 / E[1, i]
                 g_xx, g_yy, g_zz = yy * zz - yz * yz, xx * zz - xz * xz, xx * yy - xy * xy
                 f[4, i] = over * a + g_det * TWO * A * (yz * xz - xy * zz)
                 f[5, i] = over * b_ + g_det * TWO * A * (xy * xz - xx * yz)

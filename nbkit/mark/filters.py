@@ -62,8 +62,8 @@ class RadialProfiles(nn.Module):
                 nn.init.zeros_(mlp[-1].bias)
         else:
             self.register_buffer("centres", torch.linspace(0, 1, 12), persistent=False)
-            x = torch.linspace(0, 1, 200)
-            fit = torch.linalg.lstsq(self._basis(x), _gaussian(x[:, None], r0, sigma)).solution.T
+            x = torch.linspace(0, 1, 200)[:, None]
+            fit = torch.linalg.lstsq(_gaussian(x, self.centres, 1 / 11), _gaussian(x, r0, sigma)).solution.T
             self.coefficients = nn.Parameter(fit.expand(l_max + 1, 12).clone())
 
     @property
@@ -71,27 +71,18 @@ class RadialProfiles(nn.Module):
         """Centres of the band-passes, in units of k_Nyq, kept within (0.05, 0.60)."""
         return R0_LOW + (R0_HIGH - R0_LOW) * torch.sigmoid(self.r0_logit)
 
-    @property
-    def sigma(self):
-        """Widths of the band-passes, in units of k_Nyq."""
-        return self.log_sigma.exp()
-
     def forward(self, x):
         """G_l at x (s,): shape (l_max + 1, s)."""
-        G = self._raw(torch.cat([x.new_zeros(1), x]))
+        at = torch.cat([x.new_zeros(1), x])[:, None]
+        if self.radial == "gaussians":
+            G = self.coefficients @ _gaussian(at, self.centres, 1 / 11).T
+        else:
+            phase = at * self.frequencies
+            features = torch.cat([at, phase.sin(), phase.cos()], dim=1)
+            band = _gaussian(at.T, self.r0[:, None], self.log_sigma.exp()[:, None])
+            G = band + torch.stack([mlp(features)[:, 0] for mlp in self.residuals])
         low_pass = _gaussian(x, 0.0, UNIT_GAIN_WIDTH)
         return torch.cat([G[:1, 1:] + (1 - G[:1, :1]) * low_pass, G[1:, 1:]])
-
-    def _raw(self, x):
-        if self.radial == "gaussians":
-            return self.coefficients @ self._basis(x).T
-        phase = x[:, None] * self.frequencies
-        features = torch.cat([x[:, None], phase.sin(), phase.cos()], dim=1)
-        band = _gaussian(x, self.r0[:, None], self.sigma[:, None])
-        return band + torch.stack([mlp(features)[:, 0] for mlp in self.residuals])
-
-    def _basis(self, x):
-        return _gaussian(x[:, None], self.centres, 1 / 11)
 
 
 def _gaussian(x, centre, width):
@@ -102,29 +93,25 @@ def _gaussian(x, centre, width):
 def _rows(grid, device, dtype):
     """|k|^l Y_lm / NORM[l] = c0 + c1 k_z + c2 k_z^2 on each row of constant k_x, k_y: c, shape (9, n, n, 3)."""
     k_x, k_y, _ = (k[..., 0] for k in grid.wavevector(device, dtype))
-    zero, one, root3 = 0 * (k_x + k_y), 1 + 0 * (k_x + k_y), sqrt(3)
-    rows = [
-        (one, zero, zero),
-        (k_y + zero, zero, zero),
-        (zero, one, zero),
-        (k_x + zero, zero, zero),
-        (k_x * k_y, zero, zero),
-        (zero, k_y + zero, zero),
-        (-(k_x**2 + k_y**2) / (2 * root3), zero, one / root3),
-        (zero, k_x + zero, zero),
-        ((k_x**2 - k_y**2) / 2, zero, zero),
-    ]
-    return torch.stack([torch.stack(row, dim=-1) for row in rows])
+    rows = [(1, 0, 0), (k_y, 0, 0), (0, 1, 0), (k_x, 0, 0)]
+    rows += [(k_x * k_y, 0, 0), (0, k_y, 0), (-(k_x**2 + k_y**2) / (2 * sqrt(3)), 0, 1 / sqrt(3))]
+    rows += [(0, k_x, 0), ((k_x**2 - k_y**2) / 2, 0, 0)]
+    zero = 0 * (k_x + k_y)
+    return torch.stack([torch.stack([c + zero for c in row], dim=-1) for row in rows])
+
+
+def _polynomials(grid, l_max, device, dtype):
+    """l and |k|^l Y_lm / NORM[l] of every mode, a map at a time."""
+    k_z = grid.wavevector(device, dtype)[2]
+    for (l, _), c in zip(CHANNELS[: (l_max + 1) ** 2], _rows(grid, device, dtype), strict=False):
+        yield l, c[..., :1] + c[..., 1:2] * k_z + c[..., 2:] * k_z**2
 
 
 def harmonics(grid, l_max=2, device="cpu", dtype=torch.float32):
     """Real Y_lm of the direction of every mode, ((l_max + 1)^2, n, n, n//2+1); at k = 0 all but Y_00 are 0."""
-    k_z = grid.wavevector(device, dtype)[2]
     shells = grid.shells(device, dtype)
     k = shells.k.where(shells.k > 0, 1)
-    norm = torch.stack([NORM[l] / k**l for l, _ in CHANNELS[: (l_max + 1) ** 2]])[:, shells.index.long()]
-    c0, c1, c2 = _rows(grid, device, dtype)[: (l_max + 1) ** 2].unbind(-1)
-    return norm * (c0[..., None] + c1[..., None] * k_z + c2[..., None] * k_z**2)
+    return torch.stack([(NORM[l] / k**l)[shells.index] * Y for l, Y in _polynomials(grid, l_max, device, dtype)])
 
 
 def filter_maps(delta_k, G_l, grid, k_cut=None):
@@ -152,12 +139,9 @@ def filter_maps(delta_k, G_l, grid, k_cut=None):
 
 def _maps(delta_k, profiles, grid):
     """The filter bank in plain torch, for any device, precision and gradient."""
-    k_z = grid.wavevector(delta_k.device, profiles.dtype)[2]
-    index = grid.shells(delta_k.device, profiles.dtype).index.long()
-    sharp = delta_k / grid.window(delta_k.device, profiles.dtype)
-    maps = []
-    for (l, _), c in zip(CHANNELS, _rows(grid, delta_k.device, profiles.dtype)[: len(profiles) ** 2], strict=False):
-        Y = c[..., :1] + c[..., 1:2] * k_z + c[..., 2:] * k_z**2
+    place = delta_k.device, profiles.dtype
+    index, sharp, maps = grid.shells(*place).index.long(), delta_k / grid.window(*place), []
+    for l, Y in _polynomials(grid, len(profiles) - 1, *place):
         modes = sharp * (profiles[l][index] * Y)
         maps.append(to_real(1j * modes if l == 1 else modes, grid))
     return tuple(maps)
@@ -170,27 +154,26 @@ class _FilterMaps(torch.autograd.Function):
     def forward(ctx, delta_k, profiles, grid):
         ctx.save_for_backward(delta_k)
         ctx.grid, ctx.shape = grid, profiles.shape
-        boxes, tables = delta_k.reshape(-1, *grid.half_shape), _loop_tables(grid, profiles.dtype)
-        modes, maps = torch.empty_like(boxes), []
-        for c, (l, _) in enumerate(CHANNELS[: len(profiles) ** 2]):
-            for box, out in zip(boxes.numpy(), modes.numpy(), strict=True):
-                given = box, profiles[l].detach().numpy(), out
-                over_slices(lambda _, i, j, g=given, c=c, l=l: _filter_loop(*g, l == 1, c, *tables, i, j), grid.n)
-            maps.append(to_real(modes, grid).reshape(*delta_k.shape[:-3], *grid.shape))
+        modes, maps, (rows, *tables) = delta_k.new_empty(delta_k.shape), [], _loop_tables(grid, profiles.dtype)
+        for (l, _), row in zip(CHANNELS[: len(profiles) ** 2], rows, strict=False):
+            arrays = _boxes(delta_k), _boxes(modes), profiles[l].detach().numpy()
+            over_slices(lambda _, i, j, given=(l == 1, row, *tables, *arrays): _filter_loop(i, j, *given), grid.n)
+            maps.append(to_real(modes, grid))
         return tuple(maps)
 
     @staticmethod
     def backward(ctx, *grads):
-        (delta_k,) = ctx.saved_tensors
-        grid, tables = ctx.grid, _loop_tables(ctx.grid, delta_k.real.dtype)
-        boxes, sums = delta_k.reshape(-1, *grid.half_shape), np.zeros((SLICES, *ctx.shape))
-        for c, ((l, _), grads_of_map) in enumerate(zip(CHANNELS, grads, strict=False)):
-            for box, grad in zip(boxes, grads_of_map.reshape(-1, *grid.shape), strict=True):
-                given = box.numpy(), torch.fft.rfftn(grad).numpy()
-                over_slices(
-                    lambda s, i, j, g=given, c=c, l=l: _shell_loop(*g, sums[s, l], l == 1, c, *tables, i, j), grid.n
-                )
+        (delta_k,), grid, sums = ctx.saved_tensors, ctx.grid, np.zeros((SLICES, *ctx.shape))
+        rows, *tables = _loop_tables(grid, delta_k.real.dtype)
+        for (l, _), row, grad in zip(CHANNELS, rows, grads, strict=False):
+            grad_k = torch.stack([torch.fft.rfftn(box) for box in grad.reshape(-1, *grid.shape)])
+            given = l == 1, row, *tables, _boxes(delta_k), grad_k.numpy(), sums[:, l]
+            over_slices(lambda s, i, j, given=given: _shell_loop(i, j, *given, s), grid.n)
         return None, torch.from_numpy(sums.sum(0)).to(delta_k.real.dtype) / grid.n**3, None
+
+
+def _boxes(modes):
+    return modes.reshape(-1, *modes.shape[-3:]).numpy()
 
 
 @lru_cache(maxsize=8)
@@ -206,31 +189,30 @@ def _loop_tables(grid, dtype):
 
 
 @kernel
-def _filter_loop(delta_k, profile, out, times_i, channel, rows, shell, k_z, inverse_window, reach, start, stop):
-    n, n_z = delta_k.shape[1], delta_k.shape[2]
-    for i in range(start, stop):
-        for j in range(n):
-            c0, c1, c2 = rows[channel, i, j, 0], rows[channel, i, j, 1], rows[channel, i, j, 2]
-            w = inverse_window[i] * inverse_window[j]
-            end = reach[i, j]
-            for z in range(end):
-                y = (c0 + (c1 + c2 * k_z[z]) * k_z[z]) * (w * inverse_window[z]) * profile[shell[i, j, z]]
-                d = delta_k[i, j, z]
-                out[i, j, z] = complex(-y * d.imag, y * d.real) if times_i else complex(y * d.real, y * d.imag)
-            for z in range(end, n_z):
-                out[i, j, z] = 0
+def _filter_loop(start, stop, times_i, rows, shell, k_z, inverse_window, reach, delta_k, out, profile):
+    for b in range(len(delta_k)):
+        for i in range(start, stop):
+            for j in range(delta_k.shape[2]):
+                c0, c1, c2 = rows[i, j, 0], rows[i, j, 1], rows[i, j, 2]
+                w = inverse_window[i] * inverse_window[j]
+                end = reach[i, j]
+                for z in range(end):
+                    y = (c0 + (c1 + c2 * k_z[z]) * k_z[z]) * (w * inverse_window[z]) * profile[shell[i, j, z]]
+                    d = delta_k[b, i, j, z]
+                    out[b, i, j, z] = complex(-y * d.imag, y * d.real) if times_i else complex(y * d.real, y * d.imag)
+                out[b, i, j, end:] = 0
 
 
 @kernel
-def _shell_loop(delta_k, grad, out, times_i, channel, rows, shell, k_z, inverse_window, reach, start, stop):
-    n = delta_k.shape[1]
-    for i in range(start, stop):
-        for j in range(n):
-            c0, c1, c2 = rows[channel, i, j, 0], rows[channel, i, j, 1], rows[channel, i, j, 2]
-            w = inverse_window[i] * inverse_window[j]
-            for z in range(reach[i, j]):
-                # Modes with k_z > 0 stand for themselves and their conjugates; k_z = k_Nyq is never reached.
-                y = (c0 + (c1 + c2 * k_z[z]) * k_z[z]) * (w * inverse_window[z]) * (2 if z > 0 else 1)
-                d, g = delta_k[i, j, z], grad[i, j, z]
-                re = d.real * g.imag - d.imag * g.real if times_i else d.real * g.real + d.imag * g.imag
-                out[shell[i, j, z]] += y * re
+def _shell_loop(start, stop, times_i, rows, shell, k_z, inverse_window, reach, delta_k, grad, sums, part):
+    for b in range(len(delta_k)):
+        for i in range(start, stop):
+            for j in range(delta_k.shape[2]):
+                c0, c1, c2 = rows[i, j, 0], rows[i, j, 1], rows[i, j, 2]
+                w = inverse_window[i] * inverse_window[j]
+                for z in range(reach[i, j]):
+                    # Modes with k_z > 0 stand for themselves and their conjugates; k_z = k_Nyq is never reached.
+                    y = (c0 + (c1 + c2 * k_z[z]) * k_z[z]) * (w * inverse_window[z]) * (2 if z > 0 else 1)
+                    d, g = delta_k[b, i, j, z], grad[b, i, j, z]
+                    re = d.real * g.imag - d.imag * g.real if times_i else d.real * g.real + d.imag * g.imag
+                    sums[part, shell[i, j, z]] += y * re

@@ -4,15 +4,10 @@ from math import pi, sqrt
 
 import torch
 
-NAMES = ("E0", "E1", "E2", "I3")
+NAMES = ("E0", "E1", "E2", "I3")  # the first 1, 2 or all 4 for l_max = 0, 1, 2
 EPSILON = 1e-9
 # Q = sum_m f_2m B_m with Tr(B_m B_m') = 15 / (8 pi) delta_mm': the entries are ALPHA times the maps.
 ALPHA = sqrt(15 / (16 * pi))
-
-
-def names(l_max):
-    """The invariants that exist up to l_max: E0; E0, E1; or all four."""
-    return NAMES[: (1, 2, 4)[l_max]]
 
 
 def quadrupole(f_2m):

@@ -1,6 +1,5 @@
 """The learned mark M(x), eqs. 8-9: a function of the rotation invariants of the filtered density."""
 
-import warnings
 from dataclasses import asdict
 from math import e, log
 
@@ -12,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from nbkit.disk import read_tensors, write_tensors
 from nbkit.mark.cpu import FusedResponse, cubics
 from nbkit.mark.filters import RadialProfiles, filter_maps
-from nbkit.mark.invariants import invariants, mlp_inputs, names
+from nbkit.mark.invariants import NAMES, invariants, mlp_inputs
 from nbkit.mesh.grid import Grid, to_fourier
 
 FORMAT = "nbkit-mark-2"
@@ -33,7 +32,7 @@ class Responses(nn.Module):
 
     def __init__(self, l_max=2, cross=True, width=16, cross_width=8):
         super().__init__()
-        self.names = names(l_max)
+        self.names = NAMES[: (1, 2, 4)[l_max]]
         self.crossed = cross and l_max == 2
         self.w = nn.Parameter(_uniform(len(self.names), width, fan_in=1))
         self.b = nn.Parameter(_uniform(len(self.names), width, fan_in=1))
@@ -59,10 +58,11 @@ class Responses(nn.Module):
     def forward(self, f_lm):
         """eta of the filtered maps: compiled on the CPU in float32, else plain torch in pieces to bound the memory."""
         if f_lm[0].device.type == "cpu" and f_lm[0].dtype == self.w.dtype == torch.float32:
-            table, places = cubics(f_lm, self.w, self.b, self.v)
+            places, table = cubics(f_lm, self.w, self.b, self.v)
             none = torch.empty(0, 3), torch.empty(0), torch.empty(0)
             cross = (self.cross_w, self.cross_b, self.cross_v) if self.crossed else none
-            return self.bias + FusedResponse.apply(places, table, *cross, *f_lm)
+            eta = self.bias + FusedResponse.apply(places, table, *cross, *(f.reshape(-1) for f in f_lm))
+            return eta.reshape(f_lm[0].shape)
         at_once = VOXELS_AT_ONCE
         if f_lm[0].device.type == "cuda":
             memory = torch.cuda.get_device_properties(f_lm[0].device).total_memory
@@ -121,37 +121,18 @@ class LearnedMark(nn.Module):
         grid = grid or self.grid
         return invariants(self.filter_maps(to_fourier(grid.check(delta), grid), grid))
 
-    def contributions(self, delta, grid=None):
-        """Every term of eta, by name (h_E0, ..., h_x, bias), and last their sum eta and the mark M."""
-        maps = self.invariants(delta, grid)
-        terms = self.responses.terms(maps) | {"bias": self.responses.bias.expand_as(maps["E0"])}
-        eta = sum(terms.values())
-        return terms | {"eta": eta, "M": softplus(eta)}
-
     def save(self, path):
         """Write weights, settings and grid to one safetensors file; an older file stays whole until the new one is."""
         write_tensors(path, self.state_dict(), {"format": FORMAT, "settings": self.settings, "grid": asdict(self.grid)})
 
 
-def load_mark(path, grid=None):
-    """The LearnedMark in a file that `save` wrote.
-
-    Parameters
-    ----------
-    grid : the Grid it is going to be used on; a warning says if it was trained on another one.
-    """
+def load_mark(path):
+    """The LearnedMark in a file that `save` wrote."""
     state, about = read_tensors(path)
     if (there := about.get("format") if isinstance(about, dict) else None) != FORMAT:
         raise ValueError(f"{path} has the format {there!r}; this version of nbkit reads {FORMAT!r}.")
-    trained_on = Grid(**about["grid"])
-    mark = LearnedMark(trained_on, **about["settings"])
+    mark = LearnedMark(Grid(**about["grid"]), **about["settings"])
     mark.load_state_dict(state)
-    if grid is not None and grid != trained_on:
-        warnings.warn(
-            f"{path} was trained on {trained_on} and is going to be used on {grid}; its filters keep their scales in "
-            f"h/Mpc, in units of the k_Nyq = {trained_on.k_nyq:.4g} h/Mpc it was trained at.",
-            stacklevel=2,
-        )
     return mark
 
 
