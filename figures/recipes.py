@@ -19,7 +19,7 @@ SHORT = 3  # epochs at mini, where a simulation costs eight times as much
 DEMO, MINI = nb.Training("demo", recipe="tuned"), nb.Training("mini", recipe="tuned", epochs=SHORT)
 COMPARED = {
     "demo": {
-        "paper": replace(DEMO, recipe="paper", epochs=TUNED.epochs),
+        "paper": replace(DEMO, recipe="released", epochs=TUNED.epochs),
         "tuned": DEMO,
         "tuned, M = 1 at the start": replace(DEMO, recipe=replace(TUNED, kick=0.0)),
         "tuned, p = -1 at the start": DEMO,
@@ -28,7 +28,7 @@ COMPARED = {
         "tuned, batch 32": replace(DEMO, recipe=replace(TUNED, batch=32)),
     },
     "mini": {
-        "paper": replace(MINI, recipe="paper"),
+        "paper": replace(MINI, recipe="released"),
         "tuned": MINI,
         "warm": replace(MINI, recipe="warm", epochs=0),
         "warm, p = 2 at the start": replace(MINI, recipe="warm", start="classical"),

@@ -83,8 +83,8 @@ def unit_run(run, simulations=None, data_root=None, **options):
     asked = Training(**{name: getattr(run.training, name) for name in names})  # the same whatever the mark is
     if simulations is None:
         for unit in map(load, bundled_runs()):
-            same = [unit.settings[name] == run.settings[name] for name in ("recipe", "grid", "simulations")]
-            if unit.mark == UnitMark() and unit.training == asked and all(same):
+            same = (unit.recipe, unit.grid, unit.training) == (run.recipe, run.grid, asked)
+            if same and unit.mark == UnitMark() and unit.settings["simulations"] == run.settings["simulations"]:
                 return unit
     return train(asked, simulations, fixed=UnitMark(), data_root=data_root, **options)
 

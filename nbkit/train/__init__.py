@@ -84,7 +84,7 @@ def train(
         mark = load(training.start).mark
     start = weights_hash(mark) if mark is not None else identity(fixed) if fixed is not None else recipe.start
     # A copy: the caller's mark keeps its weights, and a second call starts where the first did.
-    mark = deepcopy(fixed or mark) or LearnedMark(data.grid, **training.mark_settings())
+    mark = deepcopy(fixed or mark) or LearnedMark(data.grid, **training.mark_settings(data.grid))
     settings = {"format": FORMAT, "training": asdict(training), "recipe": asdict(recipe), "grid": asdict(data.grid)}
     settings = json.loads(json.dumps(settings | {"mark": mark_settings(mark), "start": start} | data.about()))
     name = training.name if fixed is None else f"{training.name}_fixed-{start[:8]}"
@@ -107,7 +107,7 @@ def train(
     with seeded(training.seed, WEIGHTS):
         heads = heads_for(data, training.residual) if contrast else None
         if start == "unit":
-            mark = LearnedMark(data.grid, **training.mark_settings())
+            mark = LearnedMark(data.grid, **training.mark_settings(data.grid))
             v = mark.responses.v
             nn.init.normal_(v[0] if contrast else v, 0, recipe.kick if contrast else UNIT_SCATTER)
     if not _begin(mark, training, start, data, folder, asked, how, write=isinstance(fixed, nn.Module)):

@@ -29,6 +29,8 @@ class Negatives:
     ----------
     n_real : cosmologies of the training set, shared by the batch.
     n_global : cosmologies drawn over the whole prior, shared by the batch.
+    per_anchor : draw n_global for every anchor, as table 2 says, 6,800 candidates in a batch of 16; or once for the
+        batch, as the released code does, 1,040. Scores of either are nothing beside the mark.
     n_local : cosmologies drawn in a shell around each anchor; the batch shares those of all its anchors.
     exclusion : nearer than this to an anchor nothing counts as its negative [diagonal of the prior, sqrt(5)].
     neighbourhood : outer radius of the local shell [diagonal of the prior]; `exclusion` is the inner one.
@@ -39,6 +41,7 @@ class Negatives:
     n_local: int = 32
     exclusion: float = 0.03
     neighbourhood: float = 0.15
+    per_anchor: bool = False
 
     def __post_init__(self):
         for name in ("n_real", "n_global", "n_local"):
@@ -51,8 +54,12 @@ class Negatives:
             )
 
     def total(self, batch):
-        """Candidates that a batch of anchors shares, the anchors included: 1,040 for 16 with the paper's counts."""
-        return batch + self.n_real + self.n_global + batch * self.n_local
+        """Candidates that a batch of anchors shares, the anchors included."""
+        return batch + self.n_real + self.over_prior(batch) + batch * self.n_local
+
+    def over_prior(self, batch):
+        """How many of them are drawn over the whole prior."""
+        return self.n_global * (batch if self.per_anchor else 1)
 
 
 class Candidates(NamedTuple):
@@ -102,15 +109,15 @@ def _real(anchors, pool, negatives, generator):
 
 
 def _global(anchors, negatives, generator):
-    kept = anchors[:0]
+    kept, wanted = anchors[:0], negatives.over_prior(len(anchors))
     for _ in range(MOST_ROUNDS):
-        missing = negatives.n_global - len(kept)
+        missing = wanted - len(kept)
         if missing == 0:
             return kept
         drawn = torch.rand(missing, anchors.shape[1], generator=generator, dtype=anchors.dtype)
         kept = torch.cat([kept, drawn[_far(drawn, anchors, negatives)]])
     raise ValueError(
-        f"After {MOST_ROUNDS} rounds only {len(kept)} of {negatives.n_global} global negatives are farther than the "
+        f"After {MOST_ROUNDS} rounds only {len(kept)} of {wanted} global negatives are farther than the "
         f"exclusion {negatives.exclusion} from {len(anchors)} anchors; use a smaller exclusion or batch."
     )
 

@@ -161,4 +161,4 @@ def best_function(data, training, folder, choices=None, slopes=None, **how):
 def start_mark(training, start, data, folder, **how):
     """The LearnedMark of a start "classical" or "function", or how far its search has come when it is asked to stop."""
     target = CLASSICAL if start == "classical" else best_function(data, training, folder, **how)
-    return imitation(target, data.some(IMITATED_ON), data.grid, training.seed, **training.mark_settings())[0]
+    return imitation(target, data.some(IMITATED_ON), data.grid, training.seed, **training.mark_settings(data.grid))[0]

@@ -26,7 +26,7 @@ def _listed(values):
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train; the defaults are the paper's.
+    """How to train; the defaults are those of the code that was released with the paper.
 
     Parameters
     ----------
@@ -50,6 +50,7 @@ class Recipe:
     newest : share of the newest batch in the running mean and scatter of S_M, at the full learning rate. It falls with
         the rate: a batch's mean is noise to heads that have become sharp, and heads that hardly learn cannot follow it.
     keep_metric : start stage two from the metric of stage one instead of the identity.
+    shared, r0 : of the mark, unless the `Training` says something else: see there.
     """
 
     batch: int = 16
@@ -81,6 +82,8 @@ class Recipe:
     standardise: bool = False
     newest: float = 0.2
     keep_metric: bool = False
+    shared: bool = False
+    r0: float = 0.0
 
     def __post_init__(self):
         if isinstance(self.negatives, dict):  # as read back from JSON
@@ -108,7 +111,8 @@ TUNED = Recipe(weight_decay=0.2, mark_decay=1e-4, kick=0.1, **RATES, **BUDGET, *
 # small steps.
 WARM = {"pretrain_epochs": 30, "head_epochs": 120, "epochs": 5, "learning_rate": 3e-4, "mark_rate": 2.0}
 RECIPES = {
-    "paper": Recipe(),
+    "paper": Recipe(shared=True, r0=0.3, negatives=Negatives(per_anchor=True)),
+    "released": Recipe(),
     "tuned": TUNED,
     "warm": replace(TUNED, **WARM, start="function", newest=0.05),
     "information": Recipe(300, 2e-3, clip=1.0, validation=1 / 3, start="function", **BUDGET),
@@ -126,14 +130,15 @@ class Training:
     kmax : largest k of the spectra [h/Mpc]
     l_max : multipoles the mark sees: 0, 1 or 2
     radial : form of the radial profiles: fourier or gaussians
-    shared : one centre r0 and width for every l, as the paper's text says
-    r0 : where the band-pass of every l starts, in units of k_Nyq; 0 for the defaults
+    shared : one centre r0 and width for every l, as the paper's text and recipe say
+    r0 : where the band-pass of every l starts, in units of k_Nyq; 0 for that of the recipe or the defaults
     residual : of contrast: reward only what the mark adds to P_dd
     cross : the mark has the cross term h_x(E0, E2, I3)
     start : unit (M = 1), classical (p = 2, delta_s = 0), function (the best sum of functions of the invariants), a
         trained run by name or path, or default: that of the recipe
     parameters : of information: whose errors, marginalised over all five, are to become small
-    recipe : paper, tuned, warm, information, or default: that of the objective and the size of the boxes
+    recipe : paper (its tables 1-3), released (what its code does), tuned, warm, information, or default: that of the
+        objective and the size of the boxes
     epochs : most epochs of the mark's training; 0 for those of the recipe
     head_epochs : epochs of heads and searches; 0 for those of the recipe
     seed : of weights, split, order and candidates
@@ -191,10 +196,12 @@ class Training:
         """Rows of theta of the parameters that count."""
         return [PARAMETERS.index(name) for name in self.parameters.split(",")]
 
-    def mark_settings(self):
-        """Settings of its LearnedMark."""
-        settings = {name: getattr(self, name) for name in ("l_max", "radial", "cross", "shared")}
-        return settings | ({"r0": self.r0} if self.r0 else {})
+    def mark_settings(self, grid=None):
+        """Settings of its LearnedMark for boxes of a Grid, by default that of the preset."""
+        recipe = self.recipe_for(grid or PRESETS[self.preset].grid)
+        settings = {name: getattr(self, name) for name in ("l_max", "radial", "cross")}
+        settings |= {"shared": self.shared or recipe.shared}
+        return settings | ({"r0": r0} if (r0 := self.r0 or recipe.r0) else {})
 
     def words(self):
         """Its command line, for `python -m nbkit.train`."""

@@ -48,6 +48,13 @@ def test_the_papers_candidates(place):
     assert not any(excluded[i, 528 + 32 * i : 528 + 32 * (i + 1)].any() for i in range(16))
 
 
+def test_global_negatives_are_drawn_for_every_anchor_or_once():
+    each, once = Negatives(per_anchor=True), Negatives()
+    theta, excluded = draw(torch.rand(16, 5, dtype=torch.float64), negatives=each)
+    assert len(theta) == each.total(16) == once.total(16) + 15 * 384 == excluded.shape[1]
+    assert not excluded[:, 16 : 16 + 128 + 16 * 384].any() and len(torch.unique(theta, dim=0)) == len(theta)
+
+
 def test_local_shell_is_filled_evenly_in_radius_and_direction():
     anchors = torch.full((1, 5), 0.5, dtype=torch.float64)
     theta, _ = draw(anchors, negatives=Negatives(n_real=0, n_global=0, n_local=20_000))

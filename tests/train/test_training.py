@@ -8,10 +8,11 @@ import pytest
 import torch
 from training_process import RECIPE
 
-from nbkit import Grid, Training
+from nbkit import Grid, LearnedMark, Training
 from nbkit.train import RECIPES, Recipe, follow
 from nbkit.train.__main__ import parser
 from nbkit.train.run import Progress, cosine_factor
+from nbkit.universe.suite import PRESETS
 
 # Every field with another value than its default.
 OTHER = {
@@ -105,7 +106,11 @@ def test_the_papers_recipe():
     assert (paper.mark_rate, paper.theta_rate, paper.schedule, paper.gamma) == (2.0, 0.25, "plateau", 0.5)
     assert (paper.plateau_patience, paper.floor, paper.patience, paper.min_delta) == (8, 1e-7, 20, 1e-5)
     assert (paper.validation, paper.dimension, paper.width, paper.temperature) == (0.15, 16, 64, 0.05)
-    assert paper.negatives.total(16) == 1040
+    assert paper.negatives.total(16) == 16 + 128 + 16 * 384 + 16 * 32
+    assert RECIPES["released"].negatives.total(16) == 1040
+    about = Training("quijote").mark_settings()
+    assert (about["shared"], about["r0"]) == (True, 0.3) and LearnedMark(PRESETS["quijote"].grid, **about)
+    assert not Training("quijote", recipe="released").mark_settings()["shared"]
 
 
 def test_plateau_schedule_and_early_stopping_counters():
