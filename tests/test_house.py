@@ -27,7 +27,7 @@ MOST_IGNORED = 3
 LONGEST, MOST_WORDS = 16, 760  # lines of a cell; words of prose, with what formulas are made of
 # What an opening cell says of its duration, in seconds.
 DURATIONS = {"a few seconds": 7, "about ten seconds": 10, "about twenty seconds": 20, "about half a minute": 30}
-DURATIONS |= {"about a minute": 60, "about two minutes": 120, "four minutes on two cores": 240}
+DURATIONS |= {"about a minute": 60, "about two minutes": 120}
 
 
 def declared():
