@@ -22,13 +22,16 @@ from nbconvert import HTMLExporter
 from nbkit import disk
 
 SITE = disk.runs() / "site"
+VIEW, STATE = (f"application/vnd.jupyter.widget-{what}+json" for what in ("view", "state"))
 PACKAGES = {
     "requirejs@2.3.7": ("requirejs/require.js", "require.js"),
     "@jupyter-widgets/html-manager@1.0.14": ("@jupyter-widgets/html-manager/dist/embed-amd.js", "embed-amd.js"),
     "mathjax@3.2.2": ("mathjax/es5/tex-svg-full.js", "mathjax.js"),
 }
 HEAD = """<link rel="stylesheet" href="site.css"><script src="pages.js"></script><script src="site.js" defer></script>
-<script>window.MathJax = {tex: {inlineMath: [["$", "$"]], processEscapes: true}};</script>
+<script>const Hub = {Queue: job => MathJax.typesetPromise && MathJax.typesetPromise([job[2]])};  // what widgets ask for
+window.MathJax = {Hub, tex: {inlineMath: [["$", "$"]], processEscapes: true},
+  startup: {ready() { MathJax.startup.defaultReady(); MathJax.Hub = Hub; }}};</script>
 <script src="mathjax.js" async></script></head>"""
 BAR = """<nav class="site"><a href="index.html">nbkit</a><input type="search" placeholder="search" aria-label="search">
 <ul hidden></ul></nav>"""
@@ -87,9 +90,17 @@ def page(notebook):
 
 
 def executed(path):
-    """A notebook, run with the state of its widgets."""
+    """A notebook, run with the state of the widgets that it shows."""
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(notebook, timeout=None, kernel_name="python3", store_widget_state=True).execute(cwd=str(FOLDER))
+    views = [out.data.get(VIEW) for cell in notebook.cells for out in cell.get("outputs", ()) if "data" in out]
+    states = notebook.metadata.widgets[STATE]["state"] if "widgets" in notebook.metadata else {}
+    wanted = [view["model_id"] for view in views if view]
+    for model in wanted:  # grows as it goes: a model that is shown, and those that it names
+        named = re.findall(r"IPY_MODEL_(\w+)", json.dumps(states.get(model, {})))
+        wanted += [name for name in dict.fromkeys(named) if name not in wanted]
+    for model in set(states) - set(wanted):
+        del states[model]
     return notebook
 
 
