@@ -132,11 +132,8 @@ class Notebook:
         self.page.goto(f"{address}/lab/tree/{name}.ipynb?token={token}&reset", timeout=120_000)
         self.page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell", timeout=60_000)
         self.page.get_by_text("| Idle").wait_for(timeout=60_000)
-        for menu, item in (("View", "Collapse Left Sidebar"), ("Run", "Run All Cells")):
-            self.page.get_by_role("menuitem", name=menu, exact=True).click()
-            self.page.get_by_role("menuitem", name=item).first.click() if menu == "Run" else self.page.keyboard.press(
-                "Escape"
-            )
+        self.page.evaluate("window.jupyterapp.commands.execute('application:toggle-left-area')")
+        self.page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')")
         deadline = time.time() + 60 * minutes
         prompts = self.page.locator(".jp-NotebookPanel .jp-CodeCell .jp-InputPrompt")
         while awaited and not all(p.strip("[]:").strip().isdigit() for p in prompts.all_inner_texts()):

@@ -12,9 +12,11 @@ NAMES = {
     "fields": ["slices", "kernels", "kernel_panels", "universe_explorer", "kernel_explorer", "invariant_explorer"],
     "mark": ["anatomy", "anatomy_explorer", "surface_explorer"],
     "training": ["Monitor"],
-    "forecast": ["triangle", "ratio_map", "sigma_against_kmax", "convergence", "data_health", "fisher_explorer"],
+    "forecast": [
+        *("triangle", "mark_map", "ratio_map", "sigma_against_kmax", "convergence", "data_health", "fisher_explorer"),
+        *("true_against_predicted", "mse_map", "learning_curves", "corner", "coverage"),
+    ],
     "latent": ["latent_explorer"],
     "studio": ["Studio"],
-    "recovery": ["true_against_predicted", "mse_map", "learning_curves", "corner", "coverage"],
 }
 __getattr__, __dir__, _ = lazy_loader.attach(__name__, list(NAMES), NAMES)

@@ -2,10 +2,12 @@
 
 import base64
 import io
+from functools import cache, partial
 
 import anywidget
 import ipywidgets as w
 import matplotlib.pyplot as plt
+import numpy as np
 from anywidget.experimental import command
 from IPython.display import clear_output, display
 from matplotlib.figure import Figure
@@ -79,15 +81,11 @@ def picture_bytes(figure, kind="png", dpi=80):
 
 def side_by_side(*pngs):
     """PNG pictures joined into one, bottom-aligned on white: what a rendering without widgets shows."""
-    images = [Image.open(io.BytesIO(x)).convert("RGB") for x in pngs]
-    height = max(x.height for x in images)
-    joined = Image.new("RGB", (sum(x.width + 12 for x in images), height), "white")
-    left = 0
-    for x in images:
-        joined.paste(x, (left, height - x.height))
-        left += x.width + 12
-    out = io.BytesIO()
-    joined.save(out, "png", optimize=True)
+    images, out = [np.asarray(Image.open(io.BytesIO(x)).convert("RGB")) for x in pngs], io.BytesIO()
+    height = max(len(x) for x in images)
+    room = [((height - len(x), 0), (0, 12), (0, 0)) for x in images]
+    joined = np.concatenate([np.pad(x, r, constant_values=255) for x, r in zip(images, room, strict=True)], axis=1)
+    Image.fromarray(joined).save(out, "png", optimize=True)
     return out.getvalue()
 
 
@@ -111,13 +109,9 @@ class WrongMark(OneSentence, ValueError):
 class Picker(w.HBox):
     """A mark and its rival, chosen by a person or by the notebook's parameters; what it shows follows them.
 
-    Attributes
-    ----------
-    run, versus : the Runs, as `nbkit.load` gives them.
-
     Parameters
     ----------
-    run, versus : names, for `nbkit.load`.
+    run, versus : names for `nbkit.load`; as attributes the Runs.
     preset : the marks to choose from were trained on its boxes.
     accept : Run -> whether it can be the first of the two [any can].
     kind : what such a run is, in words.
@@ -125,20 +119,18 @@ class Picker(w.HBox):
     """
 
     def __init__(self, run, versus, preset, accept=lambda run: True, kind="a trained mark", own=None):
-        self.run, self.versus = load(run, preset), load(versus, preset)
+        self._load, self._redraw = cache(partial(load, preset=preset)), []
+        self.run, self.versus = self._load(run), self._load(versus)
         if not accept(self.run):
             raise WrongMark(f"run is {run!r}; this notebook looks at {kind}.")
-        names = [*own_runs(preset if own is None else own), *bundled_runs(preset), *classical_marks()]
-        chosen = self.run.name, self.versus.name
-        names = dict.fromkeys([*names, *chosen])
+        chosen, mine = (self.run.name, self.versus.name), own_runs(preset if own is None else own)
+        names = dict.fromkeys([*mine, *bundled_runs(preset), *classical_marks(), *chosen])
         look = {"layout": w.Layout(width="360px"), "style": {"description_width": "90px"}}
         first = [name for name in names if name == chosen[0] or _fits(name, preset, accept)]
         self._first = w.Dropdown(options=first, value=chosen[0], description="mark", **look)
         self._second = w.Dropdown(options=list(names), value=chosen[1], description="beside", **look)
         super().__init__([self._first, self._second], layout=w.Layout(flex_flow="row wrap"))
         self.add_class("nbkit-picker")
-        self._known = dict(zip(chosen, (self.run, self.versus), strict=True))
-        self._preset, self._redraw = preset, []
         follow(self._choose, self._first, self._second)
 
     def __repr__(self):
@@ -168,10 +160,7 @@ class Picker(w.HBox):
         return place
 
     def _choose(self, _):
-        for name in (self._first.value, self._second.value):
-            if name not in self._known:
-                self._known[name] = load(name, self._preset)
-        self.run, self.versus = self._known[self._first.value], self._known[self._second.value]
+        self.run, self.versus = self._load(self._first.value), self._load(self._second.value)
         for redraw in self._redraw:
             redraw()
 

@@ -1,7 +1,6 @@
 // Curves with bands, ghosts, nodes that can be moved, and error ellipses of two parameters.
 
 const HINTS = {
-  points: "move over a point or press ← →: what it is",
   curves: "move over the plot or press ← →: values · legend: curves on and off",
   nodes: "drag a node, or ↑ ↓ (Shift: faster) and ← → to the next · legend: curves on and off",
   ellipses: "inner line 68 %, outer 95 % · legend: summaries on and off",
@@ -91,8 +90,7 @@ function render({ model, el, experimental }) {
   };
   const about = () => state("about");
   const pair = () => [state("across"), state("up")];
-  const scattered = state("curves").some((line) => line.values);
-  const kind = about().parameters ? "ellipses" : state("nodes").length ? "nodes" : scattered ? "points" : "curves";
+  const kind = about().parameters ? "ellipses" : state("nodes").length ? "nodes" : "curves";
   const reset = () => set({ ...about().start, cursor: null });
   const parts = { hint: HINTS[kind], name: kind, arrange, prepare, draw, reset, kernel: experimental };
   const { canvas, over, place, redraw, say, close } = frame(el, parts);
@@ -124,12 +122,12 @@ function render({ model, el, experimental }) {
     if (!usable.length) throw new Error(`there is nothing ${log ? "positive " : ""}to draw`);
     const [low, high] = [Math.min(...usable), Math.max(...usable)];
     if (log) return way ? [low / 1.3, high * 1.3] : [low, high === low ? 2 * low : high];
-    const room = (high - low || Math.abs(low) || 1) * (way || ["ellipses", "points"].includes(kind) ? 0.06 : 0);
+    const room = (high - low || Math.abs(low) || 1) * (way || kind === "ellipses" ? 0.06 : 0);
     return [low - room, high === low ? high + (room || 1) : high + room];
   }
 
   function labels() {
-    return [...new Map(shown.filter((line) => !line.values).map((line) => [line.label, line])).values()];
+    return [...new Map(shown.map((line) => [line.label, line])).values()];
   }
 
   function arrange(width, whole) {
@@ -234,37 +232,6 @@ function render({ model, el, experimental }) {
     ctx.globalAlpha = 1;
   }
 
-  // Dots coloured by their values, the one under the cursor with what is said of it, and the bar of their colours.
-  function drawPoints(paint, { points, values, words, unit }) {
-    const { ctx, style, text } = paint;
-    const [low, high] = [Math.min(...values), Math.max(...values)];
-    const lut = about().palette;
-    const colour = (share) => `#${lut.slice(6 * Math.round(255 * share), 6 * Math.round(255 * share) + 6)}`;
-    const dot = ([x, y], radius) => {
-      const path = new Path2D();
-      path.arc(axes[0].pixel(x), axes[1].pixel(y), radius, 0, 7);
-      return path;
-    };
-    points.forEach((p, i) => {
-      ctx.fillStyle = colour((values[i] - low) / (high - low || 1));
-      ctx.fill(dot(p, 4));
-    });
-    const left = box.right - 150;
-    for (let i = 0; i < 100; i++) {
-      ctx.fillStyle = colour(i / 99);
-      ctx.fillRect(left + i, 6, 1.5, 8);
-    }
-    ctx.fillStyle = style.color;
-    text(`${unit}: ${three(low)}`, left - 6, 11, "right");
-    text(three(high), left + 106, 11);
-    const at = points.findIndex(([x]) => x === state("cursor"));
-    if (at < 0) return;
-    ctx.lineWidth = 2;
-    ctx.stroke(dot(points[at], 7));
-    drawBox(paint, axes[0].pixel(points[at][0]), words[at].split("\n"));
-    say(words[at]);
-  }
-
   function drawLegend({ ctx, style, text }) {
     for (const { label, colour, dash, ghost, spot } of labels()) {
       const [x, y] = [spot[0], spot[1] + EDGE.row / 2];
@@ -330,8 +297,7 @@ function render({ model, el, experimental }) {
     ctx.rect(box.left, box.top, box.right - box.left, box.foot - box.top);
     ctx.clip();
     if (about().histogram) drawHistogram(paint);
-    const lines = visible.filter((line) => !line.values);
-    for (const line of lines.sort((a, b) => Boolean(b.ghost) - Boolean(a.ghost))) drawLine(paint, line);
+    for (const line of [...visible].sort((a, b) => Boolean(b.ghost) - Boolean(a.ghost))) drawLine(paint, line);
     for (const y of about().rules.filter((r) => r >= axes[1].low && r <= axes[1].high)) {
       ctx.fillStyle = style.color;
       ctx.fillRect(box.left, axes[1].pixel(y), box.right - box.left, 0.5);
@@ -354,17 +320,12 @@ function render({ model, el, experimental }) {
             .map((i) => about().parameters[i])
             .join(", ")
         : "";
-    for (const line of visible.filter((each) => each.values)) drawPoints(paint, line);
-    if (state("cursor") !== null && ["curves", "nodes"].includes(kind)) drawCursor(paint, state("cursor"), visible);
+    if (state("cursor") !== null && kind !== "ellipses") drawCursor(paint, state("cursor"), visible);
   }
 
   canvas.onpointermove = (e) => {
     const inside = axes && e.offsetX >= box.left && e.offsetX <= box.right && e.offsetY >= box.top;
-    if (!inside) return;
-    if (kind !== "points") return set({ cursor: axes[0].back(e.offsetX) });
-    const far = ([x, y]) => Math.hypot(axes[0].pixel(x) - e.offsetX, axes[1].pixel(y) - e.offsetY);
-    const nearest = shown[0].points.reduce((a, b) => (far(a) < far(b) ? a : b));
-    set({ cursor: far(nearest) < 20 ? nearest[0] : null });
+    if (inside) set({ cursor: axes[0].back(e.offsetX) });
   };
   canvas.onpointerleave = () => set({ cursor: null });
   canvas.onkeydown = (e) => {
@@ -372,11 +333,6 @@ function render({ model, el, experimental }) {
     if (!way || kind === "ellipses") return;
     e.preventDefault();
     const now = state("cursor") ?? axes[0].back((box.left + box.right) / 2);
-    if (kind === "points") {
-      const next = shown[0].points.map(([x]) => x).filter((x) => (x - now) * way > 0);
-      if (next.length) set({ cursor: next.reduce((a, b) => (Math.abs(a - now) < Math.abs(b - now) ? a : b)) });
-      return;
-    }
     set({ cursor: axes[0].back(clamp(axes[0].pixel(now) + way * (e.shiftKey ? 25 : 5), box.left, box.right)) });
   };
 

@@ -8,7 +8,7 @@ import traitlets as t
 from scipy.interpolate import PchipInterpolator
 
 from nbkit.show.controls import Picture
-from nbkit.show.looks import BLACK, CYCLE, SYMBOLS, looks, palette_hex, plain_log, row_of_panels
+from nbkit.show.looks import BLACK, CYCLE, SYMBOLS, looks, plain_log, row_of_panels
 
 HERE = Path(__file__).parent
 
@@ -22,8 +22,7 @@ class Curves(Picture):
     Parameters
     ----------
     curves : dict label -> (x, y), (x, y, low, high) with a band, or a dict of these with `colour`, `dash` ("--", ":"),
-        `ghost` (thin and behind, for what is compared with) or `dots`; points without a line have `values`, which
-        colour them, the `unit` of these, and `words` to be said under the pointer.
+        `ghost` (thin and behind, for what is compared with) or `dots`.
     labels : of the two axes.
     log : which axes are logarithmic: "", "x", "y" or "xy".
     limits : (x limits, y limits), each (low, high) or None for those of the curves as they are.
@@ -46,11 +45,7 @@ class Curves(Picture):
         if len(nodes) == 1 or (np.diff([x for x, _ in nodes]) <= 0).any():
             raise ValueError("Nodes must be at least two, with rising x.")
         about = {"labels": list(labels), "log": ["x" in log, "y" in log], "limits": limits, "bounds": bounds} | more
-        about |= {
-            "palette": palette_hex("viridis"),
-            "moving": {"label": name, "colour": CYCLE[0]},
-            "rules": [float(y) for y in rules],
-        }
+        about |= {"moving": {"label": name, "colour": CYCLE[0]}, "rules": [float(y) for y in rules]}
         if histogram is not None:
             counts, edges = np.histogram(np.asarray(histogram), 60, limits[0])
             about["histogram"] = {"counts": counts.tolist(), "edges": edges.tolist()}
@@ -65,7 +60,7 @@ class Curves(Picture):
         old = {curve["label"]: curve for curve in self.curves}
         for label, given in curves.items():
             given = given if isinstance(given, dict) else dict(zip(("x", "y", "low", "high"), given, strict=False))
-            arrays = {key: np.asarray(given[key], float) for key in ("x", "y", "low", "high", "values") if key in given}
+            arrays = {key: np.asarray(given[key], float) for key in ("x", "y", "low", "high") if key in given}
             if len({len(values) for values in arrays.values()}) > 1:
                 sizes = ", ".join(f"{key} {len(values)}" for key, values in arrays.items())
                 raise ValueError(f"{label} has arrays of different length: {sizes}.")
@@ -95,10 +90,6 @@ class Curves(Picture):
         """The curves as they are now, by matplotlib."""
         figure, ((ax,),) = row_of_panels(1, 5.2, 3.4)
         for line in (each for each in self.lines() if each["label"] not in self.hidden):
-            if "values" in line:
-                points = ax.scatter(line["x"], line["y"], c=line["values"], s=20, edgecolor="white", linewidth=0.3)
-                figure.colorbar(points, ax=ax, label=line["unit"])
-                continue
             colour, ghost = line["colour"] or BLACK, line.get("ghost")
             look = {"color": colour, "lw": 1 if ghost else 1.8, "ls": line.get("dash", "-"), "ms": 4}
             name = "_" if line.get("more") else line["label"]

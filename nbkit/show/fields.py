@@ -20,13 +20,7 @@ def slices(fields, grid, axis=2, index=None):
 
 
 def universe_explorer(simulator, seed, theta=FIDUCIAL):
-    """A slab of a universe and its P(k), simulated anew with the same phases whenever a parameter moves.
-
-    Parameters
-    ----------
-    simulator : a small box, so that a universe takes a fraction of a second.
-    theta : where the sliders start, and what the parameters without a slider keep.
-    """
+    """A slab of a universe and its P(k), simulated anew with the same phases as theta moves from where it starts."""
     Omega_m = slider("matter Ωm", float(theta[0]), 0.1, 0.5, 0.01)
     sigma_8 = slider("clustering σ₈", float(theta[4]), 0.6, 1.0, 0.01)
     grid, k = simulator.grid, simulator.grid.bins().k
@@ -53,13 +47,13 @@ def universe_explorer(simulator, seed, theta=FIDUCIAL):
 
 
 def kernels(G_l, k_nyq, n=96, width=120.0):
-    """Real-space kernels: what the filters make of a unit point mass, (maps, n, n, n) with the mass at the centre.
+    """What filters make of a unit point mass at the centre of a box: (maps, n, n, n), and the Grid of that box.
 
     Parameters
     ----------
     G_l : callable k -> (l_max + 1, len(k)).
     k_nyq : where the taper ends [h/Mpc]; the kernels are sampled more finely than that.
-    width : side of the box that is shown [Mpc/h].
+    width : side of the box [Mpc/h].
     """
     grid = Grid(n, width)
     point = torch.zeros(grid.shape)
@@ -74,28 +68,21 @@ SHOWN = ((0, 0), (1, 1), (2, 0))
 
 
 def kernel_panels(maps, grid, channels=SHOWN):
-    """Kernels through their centre, each over its largest value: one of each l, as in the paper's figure 2, or others.
-
-    Parameters
-    ----------
-    maps, grid : from `kernels`.
-    channels : which (l, m); of all of `nbkit.mark.filters.CHANNELS` each l has a row of its own.
-    """
-    rows = [[c for c in channels if c[0] == l] for l in range(3)] if len(channels) > 3 else [channels]
-    columns = max(map(len, rows))
-    figure, axes = row_of_panels(columns, 11 / max(columns, 4), 11 / max(columns, 4), len(rows))
+    """`kernels` through their centre: the channels (l, m) of the paper's figure 2, or all, with a row for each l."""
+    places = {(l, m): (l, m + 2) for l, m in channels} if len(channels) > 3 else {c: (0, c[0]) for c in channels}
+    rows, columns = (max(each) + 1 for each in zip(*places.values(), strict=True))
+    figure, axes = row_of_panels(columns, 11 / max(columns, 4), 11 / max(columns, 4), rows)
     for ax in axes.flat:
         ax.set_axis_off()
-    for row, here in zip(axes, rows, strict=True):
-        for ax, channel in zip(row[(columns - len(here)) // 2 :], here, strict=False):
-            ax.set_axis_on()
-            drawn = kernel_panel(ax, maps, grid, channel)
+    for channel, place in places.items():
+        axes[place].set_axis_on()
+        drawn = kernel_panel(axes[place], maps, grid, channel)
     figure.colorbar(drawn, ax=axes, label="kernel / largest value", shrink=0.6, aspect=25)
     return figure
 
 
 def kernel_panel(ax, maps, grid, channel):
-    """Draw one kernel (l, m) through its centre, over its largest value, on some axes; the image that was drawn."""
+    """Draw one kernel (l, m) through its centre, over its largest value; the image that was drawn."""
     axis, half = PLANE[channel], grid.box_size / 2
     picture = slice_of(maps[CHANNELS.index(channel)], axis, grid.n // 2)
     across = [x for i, x in enumerate("xyz") if i != axis]
@@ -106,13 +93,7 @@ def kernel_panel(ax, maps, grid, channel):
 
 
 def kernel_explorer(k_nyq, n=64, width=120.0):
-    """Kernel, in 2D and 3D, and profile of one (l, m), under sliders for l, m, centre r0, width sigma, residual bump.
-
-    Parameters
-    ----------
-    k_nyq : where the taper ends [h/Mpc].
-    n, width : cells and side [Mpc/h] of the box in which the kernel is shown.
-    """
+    """Kernel, in 2D and 3D, and profile of one (l, m) whose taper ends at k_nyq [h/Mpc]; width of the box [Mpc/h]."""
     l, m = slider("multipole l", 2, 0, 2, 1), slider("component m", 0, -2, 2, 1)
     r0, sigma = slider("centre r0", 0.35, 0.05, 0.60, 0.01), slider("width sigma", 0.15, 0.03, 0.30, 0.01)
     residual = slider("residual at 0.7", 0.0, -1.0, 1.0, 0.05)
@@ -146,12 +127,7 @@ def kernel_explorer(k_nyq, n=64, width=120.0):
 
 
 def invariant_explorer(delta, grid):
-    """delta and its invariants, under a slider for the scale of all filters.
-
-    Parameters
-    ----------
-    delta : (n, n, n) density contrast.
-    """
+    """A density contrast delta (n, n, n) and its invariants, under a slider for the scale of all filters."""
     profiles, delta_k = RadialProfiles().requires_grad_(False), to_fourier(delta, grid)
     scale = slider("filter scale", 1.0, 0.5, 2.5, 0.1)
 

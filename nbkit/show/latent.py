@@ -8,8 +8,7 @@ import numpy as np
 from matplotlib.patches import Ellipse
 
 from nbkit.look.latent import theta_metric
-from nbkit.show.controls import Explorer, follow
-from nbkit.show.curves import Curves
+from nbkit.show.controls import Explorer, follow, picture_bytes
 from nbkit.show.looks import BLACK, BLUE, ORANGE, SYMBOLS, band_panels, row_of_panels
 from nbkit.universe.cosmology import FIDUCIAL, LATEX, PARAMETERS, PRIOR_BSQ
 
@@ -33,13 +32,7 @@ def projection(pca, theta, names=("sigma_8", "Omega_m")):
 
 
 def retrieval(sizes, curves):
-    """R@k against the number of candidates, a panel for each k, with chance and the paper's numbers.
-
-    Parameters
-    ----------
-    sizes : numbers of candidates.
-    curves : {label: {k: (len(sizes), 3)}} share, low, high from `recall_against_candidates`; the same k for all.
-    """
+    """R@k against numbers of candidates: {label: {k: (len(sizes), 3)}}, shares with their intervals, a panel a k."""
     every_k = list(next(iter(curves.values())))
     bands = {label: np.stack([of_k[k].T for k in every_k], axis=-1) for label, of_k in curves.items()}
     about = {"xscale": "log", "xlabel": "candidates $N$", "ylabel": "share of boxes found", "ylim": (0, 1.03)}
@@ -72,34 +65,42 @@ def metric_map(heads, temperature):
 
 
 def latent_explorer(clouds, theta, rank, colour="sigma_8"):
-    """The first two components under the pointer: theta and rank of a simulation, choice of cloud and colour.
+    """The first two components under the mouse (plotly): hover for theta and rank, choose cloud and colour.
 
     Parameters
     ----------
-    clouds : {label: PrincipalComponents} of the same N simulations.
-    theta : (N, 5).
+    clouds : {label: PrincipalComponents} of the same N simulations, with their theta (N, 5).
     rank : {label: (N,)} how many cosmologies are nearer than the true one.
     """
-    symbols, colours = [SYMBOLS.get(name, name) for name in PARAMETERS], (*PARAMETERS, "retrieval rank")
-    which = w.Dropdown(options=list(clouds), description="embedding")
-    by = w.Dropdown(options=[(SYMBOLS.get(name, name), name) for name in colours], value=colour, description="colour")
+    import plotly.graph_objects as go
 
-    def about():
-        pca, ranks = clouds[which.value], rank[which.value]
-        values = np.column_stack([theta, ranks])[:, colours.index(by.value)]
-        each = [[f"{name} = {x:.3f}" for name, x in zip(symbols, row, strict=True)] for row in theta]
-        words = ["\n".join([*of, f"{n:.0f} nearer than the true one"]) for of, n in zip(each, ranks, strict=True)]
-        label = SYMBOLS.get(by.value, by.value)
-        return {"x": pca.scores[:, 0], "y": pca.scores[:, 1], "values": values, "words": words, "unit": label}
+    colours = {SYMBOLS.get(name, name): i for i, name in enumerate((*PARAMETERS, "retrieval rank"))}
+    which = w.Dropdown(options=list(clouds), description="embedding")
+    by = w.Dropdown(options=list(colours), value=SYMBOLS.get(colour, colour), description="colour")
+    lines = [f"{name} = %{{customdata[{i}]:.3f}}" for name, i in list(colours.items())[:5]]
+    lines.append("%{customdata[5]:.0f} cosmologies nearer than the true one<extra></extra>")
+
+    def points():
+        pca, about = clouds[which.value], np.column_stack([theta, rank[which.value]])
+        marker = {"color": about[:, colours[by.value]], "colorbar_title_text": by.value}
+        return {"x": pca.scores[:, 0], "y": pca.scores[:, 1], "customdata": about, "marker": marker}
+
+    def titles():
+        return {f"{axis}axis_title_text": _component(clouds[which.value], i) for i, axis in enumerate("xy")}
 
     def update(_):
-        curves.update({"simulations": about()})
-        curves.about = curves.about | {"labels": [_component(clouds[which.value], i) for i in (0, 1)]}
+        with figure.batch_update():
+            figure.update_traces(**points())
+            figure.update_layout(**titles())
 
-    labels = [_component(clouds[which.value], i) for i in (0, 1)]
-    curves = Curves({"simulations": about()}, labels=labels, title="Embeddings")
+    # A figure that changes before it is shown is shown empty, so it starts with the points it is going to show.
+    look = {"height": 480, "margin": {"t": 20, "r": 20}, "font_color": "#888", "template": "simple_white"}
+    look |= dict.fromkeys(("paper_bgcolor", "plot_bgcolor"), "rgba(0, 0, 0, 0)")
+    dots = go.Scatter(mode="markers", hovertemplate="<br>".join(lines), **points())
+    figure = go.FigureWidget(dots.update(marker={"size": 8, "colorscale": "Viridis"}), go.Layout(**look, **titles()))
     follow(update, which, by)
-    return Explorer("Latent explorer", [which, by], [curves])
+    still = picture_bytes(projection(clouds[which.value], theta, (colour,)))
+    return Explorer("Latent explorer", [which, by], [figure], still)
 
 
 def _component(pca, i):

@@ -1,8 +1,8 @@
 """How the kit looks: colours, symbols and labels, slices, rows of panels, tables, where figures go."""
 
-import html
 import io
 import re
+from html import escape
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -14,9 +14,8 @@ from nbkit import disk
 from nbkit.forecast import BEST, UNMARKED
 
 # Okabe & Ito: told apart under every common colour blindness.
-BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PINK = (
-    "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7",
-)  # fmt: skip
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+BLUE, RED, PINK = "#0072B2", "#D55E00", "#CC79A7"
 L_COLOURS = (BLUE, RED, GREEN)
 CYCLE = (BLUE, ORANGE, GREEN, RED, PINK, SKY, BLACK)
 LINES = ("-", "--", "-.", ":", "-", "--", ":")
@@ -33,9 +32,11 @@ FIELDS = {
     "M": ("M", "M", "cividis", BLACK),
     "h_x": (r"h_\times(E_0,E_2,I_3)", "h×(E₀, E₂, I₃)", SIGNED, ORANGE),
 }
-for _name in ("E0", "E1", "E2", "I3"):
-    _latex, _symbol, _, _colour = FIELDS[_name]
-    FIELDS[f"h_{_name}"] = f"h({_latex})", f"h({_symbol})", SIGNED, _colour
+FIELDS |= {
+    f"h_{name}": (f"h({latex})", f"h({symbol})", SIGNED, colour)
+    for name, (latex, symbol, _, colour) in FIELDS.items()
+    if name in ("E0", "E1", "E2", "I3")
+}
 LABELS, SYMBOLS, MAPS, COLOURS = ({name: row[i] for name, row in FIELDS.items()} for i in range(4))
 LABELS = {name: f"${label}$" for name, label in LABELS.items()}
 SYMBOLS |= {"Omega_m": "Ωm", "Omega_b": "Ωb", "n_s": "nₛ", "sigma_8": "σ₈"}
@@ -59,20 +60,13 @@ MARKS = {
 
 def style():
     """The look of every figure of the kit; `nb.notebook` calls it."""
-    plt.rcParams.update(
-        {
-            "figure.dpi": 100,
-            "savefig.dpi": 200,
-            "font.size": 10,
-            "axes.prop_cycle": plt.cycler(color=CYCLE),
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "image.origin": "lower",
-            "image.interpolation": "nearest",
-            "legend.frameon": False,
-            "legend.fontsize": 8,
-        }
-    )
+    plt.rc("figure", dpi=100)
+    plt.rc("savefig", dpi=200)
+    plt.rc("font", size=10)
+    plt.rc("axes", prop_cycle=plt.cycler(color=CYCLE))
+    plt.rc("axes.spines", top=False, right=False)
+    plt.rc("image", origin="lower", interpolation="nearest")
+    plt.rc("legend", frameon=False, fontsize=8)
 
 
 def looks(labels):
@@ -103,16 +97,7 @@ def row_of_panels(count, width, height, rows=1, **shared):
 
 
 def band_panels(titles, x, curves, scale="log", **about):
-    """A panel for each title, in it a curve for each mark in its look, with the band of its interval.
-
-    Parameters
-    ----------
-    titles : of the panels.
-    x : (n,).
-    curves : {label of a mark: (3, n, panels)} value, low, high.
-    scale : of the y axis.
-    about : xlabel, ylabel and whatever else `Axes.set` takes.
-    """
+    """A panel for each title: {label of a mark: (3, n, panels)}, value, low and high against x (n,), with bands."""
     figure, axes = row_of_panels(len(titles), 4.3, 3.6)
     for i, (ax, title) in enumerate(zip(axes[0], titles, strict=True)):
         for label, (colour, line, symbol) in looks(curves).items():
@@ -176,12 +161,10 @@ class Table:
     def _repr_html_(self):
         def row(cells, tag):
             ends = ["left", *["right"] * (len(cells) - 1)]
-            parts = [
-                f'<{tag} style="text-align: {e}">{html.escape(c)}</{tag}>' for e, c in zip(ends, cells, strict=True)
-            ]
+            parts = (f'<{tag} style="text-align: {e}">{escape(c)}</{tag}>' for e, c in zip(ends, cells, strict=True))
             return f"<tr>{''.join(parts)}</tr>"
 
-        caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
+        caption = f"<caption>{escape(self.caption)}</caption>" if self.caption else ""
         head = f"<thead>{row(self.head, 'th')}</thead>" if any(self.head) else ""
         body = f"<tbody>{''.join(row(cells, 'td') for cells in self.rows)}</tbody>"
         return f'<div style="max-width: 100%; overflow-x: auto"><table>{caption}{head}{body}</table></div>'

@@ -227,6 +227,7 @@ function render({ model, el, experimental }) {
     text(solid.words, solid.x, solid.y - ABOVE + HEAD / 2, "left", "600 13px");
     if (stage === undefined) stage = solidStage();
     if (!stage) {
+      solid.setAttribute("aria-label", "no view in three dimensions: this browser has no WebGL");
       text("no view in 3D: this browser has no WebGL", solid.x + side / 2, solid.y + side / 2, "center");
       return;
     }

@@ -98,19 +98,14 @@ def cross_maps(parts, I3=(-0.3, 0.0, 0.3)):
     return figure
 
 
-def anatomy_explorer(parts, kmax=0.3, at=None):
-    """Every map of a mark, its terms on or off, what that does to its spectra, and why M is what it is in one voxel.
+def anatomy_explorer(parts, kmax=0.3):
+    """Every map of a mark, its terms on or off, what that does to its spectra up to kmax [h/Mpc], and one voxel.
 
     A term that is off is replaced by its mean. For spectra M is divided by its mean: an affine map of the mark changes
-    its scale but not what it tells.
-
-    Parameters
-    ----------
-    kmax : of the spectra [h/Mpc].
-    at : (x, y, z) indices of the voxel that is pinned at the start; default the densest.
+    its scale but not what it tells. The densest voxel is pinned at the start.
     """
     grid, delta, full, delta_k = parts.grid, parts.delta, parts.M(), to_fourier(parts.delta, parts.grid)
-    at = [int(i) for i in (np.unravel_index(int(delta.argmax()), grid.shape) if at is None else at)]
+    at = [int(i) for i in np.unravel_index(int(delta.argmax()), grid.shape)]
     maps, said, bars = anatomy_maps(parts, index=at[2]), w.HTML(), w.HTML()
 
     def weighed(on):
@@ -151,13 +146,7 @@ def anatomy_explorer(parts, kmax=0.3, at=None):
 
 
 def voxel_bars(parts, voxel, off=()):
-    """HTML that says why M is what it is in a voxel: from the mean of eta, term by term, to its eta and M.
-
-    Parameters
-    ----------
-    voxel : (x, y, z) indices, or () for none.
-    off : names of the terms that are replaced by their means.
-    """
+    """HTML that says why M is what it is in a voxel (x, y, z): from the mean of eta, by each term that is not off."""
     if not voxel:
         return "<b>Why is M high here?</b> Click on a map, or press Enter at the cursor, to pin a voxel."
     whole, eta, M = parts.eta(), float(parts.eta(off)[voxel]), parts.M(off)
@@ -185,12 +174,7 @@ def voxel_bars(parts, voxel, off=()):
 
 
 def surface_explorer(parts, R=8.0):
-    """The surface 1 + delta_R = level coloured by M over its mean, under a slider for the level, beside slices of both.
-
-    Parameters
-    ----------
-    R : Gaussian smoothing of the density [Mpc/h].
-    """
+    """The surface 1 + delta_R = level, R a Gaussian's [Mpc/h], coloured by M over its mean, and slices of both."""
     grid, M = parts.grid, parts.M()
     density = 1 + to_real(to_fourier(parts.delta, grid) * smoothing_kernel(R, grid, parts.delta), grid)
     bottom, top = (round(float(x), 1) for x in np.quantile(density, (0.02, 0.995)))

@@ -138,7 +138,7 @@ def test_figures_are_drawn(spectra_by_set):
         figures.ratio_map({"all bins": ratios}, marks),
         figures.sigma_against_kmax(scan),
         figures.convergence(*curves, trust.half_splits(given, 4)),
-        figures.data_health(given.covariance(), trust.gaussianity(given), {"mark": np.full(5, 0.01)}, 8),
+        figures.data_health(given.covariance(), trust.gaussianity(given), 8),
     ]
     for figure in drawn:
         assert len(figure.axes) >= 2

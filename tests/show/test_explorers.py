@@ -233,19 +233,17 @@ def test_latent_explorer_follows_its_controls():
     clouds = {label: look.latent.principal_components(x, theta) for label, x in zip(("a", "b"), z, strict=True)}
     rank = {"a": np.arange(40), "b": np.arange(40)[::-1]}
     explorer = show.latent_explorer(clouds, theta, rank)
-    (which, by), (curves,) = explorer.controls, explorer.panels
-
-    def points():
-        (line,) = curves.curves
-        return line
-
-    np.testing.assert_array_equal(points()["values"], theta[:, PARAMETERS.index("sigma_8")])
-    assert points()["unit"] == "σ₈"
+    which, by = explorer.controls
+    figure = explorer.panels[0]
+    assert figure._last_trace_edit_id == figure._last_layout_edit_id == 0, "else it is shown empty"
+    points = figure.data[0]
+    np.testing.assert_array_equal(points.marker.color, theta[:, PARAMETERS.index("sigma_8")])
     by.value = "retrieval rank"
-    np.testing.assert_array_equal(points()["values"], rank["a"])
+    np.testing.assert_array_equal(points.marker.color, rank["a"])
+    assert points.marker.colorbar.title.text == "retrieval rank" and points.marker.size == 8
     which.value = "b"
-    np.testing.assert_array_equal(points()["values"], rank["b"])
-    np.testing.assert_array_equal(points()["x"], clouds["b"].scores[:, 0])
-    assert f"{clouds['b'].explained[1]:.0%}" in curves.about["labels"][1]
-    assert f"Ωm = {theta[3, 0]:.3f}" in points()["words"][3] and "36 nearer" in points()["words"][3]
+    np.testing.assert_array_equal(points.marker.color, rank["b"])
+    np.testing.assert_array_equal(points.x, clouds["b"].scores[:, 0])
+    assert f"{clouds['b'].explained[1]:.0%}" in figure.layout.yaxis.title.text
+    assert "Ωm" in points.hovertemplate and points.customdata.shape == (40, 6)
     assert set(explorer._repr_mimebundle_()) >= {"text/plain", "image/png"}

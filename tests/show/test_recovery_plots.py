@@ -11,7 +11,7 @@ import pytest
 from nbkit.mark.classical import classical_marks
 from nbkit.recover import Recovery
 from nbkit.recover.posterior import Coverage
-from nbkit.show import recovery as recovery_plots
+from nbkit.show import forecast as recovery_plots
 from nbkit.show.looks import pretty
 from nbkit.universe.cosmology import PRIOR_LATIN_HYPERCUBE
 
