@@ -280,7 +280,13 @@ function lossOf(table, a, bins, { halves, wanted, free }) {
     if (!before) continue;
     const X = times(before.precision, onW, d, d, 5);
     const Wt = transpose(now.W, d, 5);
-    covarianceBack(times(X, Wt, d, 5, d).map((v) => -v), before.away, before.half[0], G, d);
+    covarianceBack(
+      times(X, Wt, d, 5, d).map((v) => -v),
+      before.away,
+      before.half[0],
+      G,
+      d,
+    );
     const N = before.half[1].length;
     derivativesBack((n, t) => X[(t % d) * 5 + Math.floor(t / d)] / N, before.half[1], G, sizes, d);
   }

@@ -88,7 +88,11 @@ async function render({ model, el }) {
   const values = () => curves.map((curve) => curve.get("nodes").map((p) => p[1]));
   const bins = () => Number(most.value) + 1;
   const freed = () => range(PARAMETERS).filter((i) => free[i].checked);
-  const wanted = () => freed().filter((i) => about.wanted.includes(i)).concat(freed()).slice(0, 2);
+  const wanted = () =>
+    freed()
+      .filter((i) => about.wanted.includes(i))
+      .concat(freed())
+      .slice(0, 2);
   // Coefficients of curves with these values at the nodes, and the values of coefficients.
   const through = (matrices, x) =>
     matrices.flatMap((A, a) => A.map((line) => line.reduce((sum, v, j) => sum + v * x[a * count + j], 0)));
@@ -154,14 +158,17 @@ async function render({ model, el }) {
     const n = bins();
     kmax.textContent = `${k[n - 1].toFixed(3)} h/Mpc`;
     sliders.forEach((it) => (it.parentNode.hidden = start.value !== "classical"));
-    if (!freed().length) return tell("All parameters are held fixed: nothing is left to forecast. The last forecast stays.");
+    if (!freed().length)
+      return tell("All parameters are held fixed: nothing is left to forecast. The last forecast stays.");
     const c = coefficients();
     drawFields(c);
     const found = forecastOf(judging, [1, ...c], n, steps);
     const C = found && parameterCovariance(found.F, freed());
     if (!C) {
       const same = Math.max(...c.map(Math.abs)) < 1e-6;
-      tell(`${same ? "M is 1 everywhere and tells what P(k) tells" : "This mark's covariance cannot be inverted"}: the last forecast stays.`);
+      tell(
+        `${same ? "M is 1 everywhere and tells what P(k) tells" : "This mark's covariance cannot be inverted"}: the last forecast stays.`,
+      );
       return;
     }
     const { few, C: ghost } = best(n);
@@ -242,9 +249,14 @@ async function render({ model, el }) {
   }
 
   function begin() {
-    const source = new Blob([`${ALGEBRA}\nonmessage = ({ data }) => {
+    const source = new Blob(
+      [
+        `${ALGEBRA}\nonmessage = ({ data }) => {
       for (const now of finish(data.table, data.c, data.bins, data.how)) postMessage(now);
-    };`], { type: "text/javascript" });
+    };`,
+      ],
+      { type: "text/javascript" },
+    );
     worker = new Worker(URL.createObjectURL(source));
     finishing.textContent = "Stop";
     remember();
@@ -277,7 +289,9 @@ async function render({ model, el }) {
       return found ? `${gain(sigmas(parameterCovariance(found.F, freed()))).toFixed(2)} ×` : "nothing";
     };
     const unseen = on(judging, true);
-    tell(`${why}: ${unseen} tighter on boxes it has not seen; ${on(training, true)} on those it was made for, and a naive forecast of them claims ${on(training, false)}`);
+    tell(
+      `${why}: ${unseen} tighter on boxes it has not seen; ${on(training, true)} on those it was made for, and a naive forecast of them claims ${on(training, false)}`,
+    );
     page.dataset.done = unseen;
   }
 
@@ -312,7 +326,8 @@ async function render({ model, el }) {
     remember();
     putCoefficients(c);
     last = values().flat();
-    if (error) requestAnimationFrame(() => tell(`fitted with an error of ${(100 * error).toFixed(0)} % of the scatter of M`));
+    if (error)
+      requestAnimationFrame(() => tell(`fitted with an error of ${(100 * error).toFixed(0)} % of the scatter of M`));
   }
 
   start.onchange = begun;

@@ -11,11 +11,12 @@ from pathlib import Path
 import anywidget
 import nbformat
 import pytest
-from browser import TIMED, Notebook, chromium, jupyterlab, open_browser
+from browser import Notebook, chromium, jupyterlab, open_browser
 from playwright import sync_api as playwright
 
 ROOT = Path(__file__).parents[2]
 SHOTS = ROOT / "runs" / "browser"
+playwright.expect.set_options(timeout=30_000)
 
 if chromium() is None and not os.environ.get("CI"):
     pytest.skip("No Chromium was found: the browser tests were skipped.", allow_module_level=True)
@@ -327,8 +328,6 @@ def test_keys_cursor_terms_and_colours(browser, lab):
     page.get_by_role("button", name="play").click()
     root.get_by_role("button", name="Reset").click()
     playwright.expect(place).to_have_text("x = …, y = …, z = 254 Mpc/h")
-    # A frame of the browser lasts 16.7 ms, and other processes may use the machine.
-    assert page.evaluate(TIMED, [".nbkit-maps canvas", [["keydown", {"key": "."}]] * 21]) < 100
     assert not notebook.errors(), notebook.errors()
     page.close()
 
@@ -347,17 +346,11 @@ def test_training_is_seen_and_stopped(browser, lab):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
+def site(tmp_path_factory, node_modules):
     """Notebooks 02 and 04, run as far as their first explorer and exported with its state, and what such pages load."""
     folder = tmp_path_factory.mktemp("site")
-    packages = ["requirejs", "@jupyter-widgets/html-manager"]
-    npm = shutil.which("npm")
-    command = [npm, "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), *packages]
-    if npm is None or subprocess.run(command, capture_output=True, timeout=300).returncode:
-        pytest.skip("npm could not be asked for html-manager and require.js.")
-    modules = folder / "node_modules"
-    shutil.copy(modules / "requirejs" / "require.js", folder)
-    shutil.copy(modules / "@jupyter-widgets" / "html-manager" / "dist" / "embed-amd.js", folder)
+    shutil.copy(node_modules / "requirejs" / "require.js", folder)
+    shutil.copy(node_modules / "@jupyter-widgets" / "html-manager" / "dist" / "embed-amd.js", folder)
     shutil.copy(Path(anywidget.__file__).parent / "nbextension" / "index.js", folder / "anywidget.js")
     urls = [f"--HTMLExporter.{name}=" for name in ("mathjax_url", "mermaid_js_url")]
     urls += ["--HTMLExporter.require_js_url=require.js", "--HTMLExporter.widget_renderer_url=embed-amd.js"]

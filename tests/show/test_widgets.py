@@ -236,6 +236,41 @@ def test_scripts_are_whole_and_short(path, tmp_path):
     assert subprocess.run([NODE, "--check", str(module)], timeout=60).returncode == 0
 
 
+def test_scripts_are_formatted_and_without_a_slip(node_modules):
+    """prettier of every file; eslint of what a widget's files are together."""
+    command = [
+        NODE,
+        node_modules / "prettier" / "bin" / "prettier.cjs",
+        "--check",
+        *ROOM.glob("*.js"),
+        ROOM / "maps.css",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    for widget in (show.Maps, show.Curves):
+        command = [NODE, node_modules / "eslint" / "bin" / "eslint.js", "--stdin", "--stdin-filename", "widget.js"]
+        here = {"cwd": node_modules.parent, "input": widget._esm, "timeout": 120}
+        done = subprocess.run(command, capture_output=True, text=True, **here)
+        assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.skipif(NODE is None, reason="node is not installed")
+def test_browser_finds_a_closed_surface_that_faces_outwards():
+    """A ball of radius 8.2 cells between the voxels of 24^3: its radius, its volume and, once more, its topology."""
+    field = """Float32Array.from({ length: 24 ** 3 }, (_, i) =>
+        -Math.hypot(Math.floor(i / 576) - 11.3, (Math.floor(i / 24) % 24) - 11.3, (i % 24) - 11.3))"""
+    mesh = f"(({{ points, faces }}) => ({{ points, faces }}))(surface({field}, 24, -8.2))"
+    found = in_node(mesh, "browser.js", "panels.js", "solid.js")
+    points, faces = np.reshape(found["points"], (-1, 3)) - 11.3, np.reshape(found["faces"], (-1, 3))
+    radius = np.linalg.norm(points, axis=1)
+    assert 8.1 < radius.min() <= radius.max() < 8.25
+    a, b, c = (points[faces[:, i]] for i in range(3))
+    assert (a * np.cross(b, c)).sum() / 6 == pytest.approx(4 / 3 * np.pi * 8.2**3, rel=0.02)
+    edges = np.sort(np.concatenate([faces[:, pair] for pair in ([0, 1], [1, 2], [2, 0])]), axis=1)
+    unique, count = np.unique(edges, axis=0, return_counts=True)
+    assert (count == 2).all() and len(points) - len(unique) + len(faces) == 2
+
+
 def test_table_is_text_and_html():
     table = show.table({"P(k)": [0.12345, 7], "<mark>": [0.5, 12]}, ["Omega_m", "bins"], caption="Errors")
     assert repr(table) == "Errors\n           Ωm  bins\nP(k)    0.123     7\n<mark>    0.5    12"
