@@ -3,11 +3,14 @@
 import hashlib
 import json
 import zlib
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn.functional import softplus
+from tqdm.auto import tqdm
 
 from nbkit import disk
 from nbkit.mark import identity, weights_hash
@@ -15,7 +18,8 @@ from nbkit.mark.classical import ClassicalMark, smoothing_kernel
 from nbkit.mark.learned import LearnedMark
 from nbkit.mesh.grid import to_fourier, to_real
 from nbkit.mesh.spectra import marked_field, spectra_of_modes
-from nbkit.universe.farm import farm
+from nbkit.mesh.threads import choose_device
+from nbkit.universe.farm import farm, is_watched
 from nbkit.universe.store import fingerprint
 from nbkit.universe.suite import Preset, set_names, suite
 
@@ -85,7 +89,7 @@ class Measurement:
         return replace(self, k=self.k[:kept], modes=self.modes[:kept], P_dd=self.P_dd[:, :kept], marked=marked)
 
 
-def measure(simulations, marks, sets=None, data_root=None, client=None, progress=True):
+def measure(simulations, marks, sets=None, data_root=None, client=None, progress=True, device="auto"):
     """{set: Measurement}: P_dd, P_dm and P_mm of every box for every mark; at once where they come with the kit.
 
     Otherwise up to k_Nyq, each field read and transformed once, whatever the number of marks. What was measured before
@@ -99,7 +103,9 @@ def measure(simulations, marks, sets=None, data_root=None, client=None, progress
     sets : names of those wanted, or of one; default all there are.
     data_root : folder with Quijote's files, see `suite`.
     client, progress : see `nbkit.universe.farm.farm`.
+    device : "auto", "cpu", "cuda", "cuda:1"; a GPU takes the boxes one by one, in this process.
     """
+    device = choose_device("cpu" if client else device)
     if isinstance(simulations, (str, Preset)):
         from nbkit.measure.bundled import Bundle  # which gives Measurements
 
@@ -108,6 +114,9 @@ def measure(simulations, marks, sets=None, data_root=None, client=None, progress
         if bundle is not None and bundle.holds(sets, marks):
             return bundle.spectra(sets, marks)
         simulations = suite(preset, sets=sets, data_root=data_root, client=client, progress=progress)
+    if device.type != "cpu":
+        copies = deepcopy(marks)
+        marks = {label: mark.to(device) if isinstance(mark, nn.Module) else mark for label, mark in copies.items()}
     names = (sets,) if isinstance(sets, str) else simulations if sets is None else sets
     tables = {name: _Tables(simulations[name], marks) for name in names}
     calls = {(name, row): (name, row) for name, table in tables.items() for row in table.missing_rows}
@@ -117,10 +126,11 @@ def measure(simulations, marks, sets=None, data_root=None, client=None, progress
             tables[name].write(row, power)
 
     if calls:
-        one = Pass({name: (table.simulations, table.missing_marks) for name, table in tables.items()})
+        one = Pass({name: (table.simulations, table.missing_marks) for name, table in tables.items()}, device)
         cost = max(COST * table.simulations.grid.n**3 * (1 + len(table.missing_marks)) for table in tables.values())
-        if client is None and cost * len(calls) < WORTH_A_CLUSTER:
-            receive({key: one(*key) for key in calls})
+        if device.type != "cpu" or (client is None and cost * len(calls) < WORTH_A_CLUSTER):
+            for key in tqdm(calls, disable=not (progress and is_watched()), leave=False, unit="field"):
+                receive({key: one(*key)})
         else:
             farm(one, calls, receive, int(np.clip(1 / cost, 1, 32)), client, progress)
     return {name: table.measurement() for name, table in tables.items()}
@@ -166,15 +176,16 @@ class Pass:
     Parameters
     ----------
     sets : {name: (simulations, {label: mark})}.
+    device : where the marks are.
     """
 
-    def __init__(self, sets):
-        self.sets = sets
+    def __init__(self, sets, device="cpu"):
+        self.sets, self.device = sets, device
 
     @torch.no_grad()
     def __call__(self, name, row):
         simulations, marks = self.sets[name]
-        grid, delta = simulations.grid, simulations[row]
+        grid, delta = simulations.grid, simulations[row].to(self.device)
         delta_k, smoothed, filtered = to_fourier(delta, grid), {}, {}
         power = [spectra_of_modes(delta_k, grid=grid).P_dd.expand(3, -1)]
         for mark in marks.values():
@@ -192,7 +203,7 @@ class Pass:
                 M = mark.of_modes(delta_k, grid) if hasattr(mark, "of_modes") else mark(delta, grid)
             Delta_k = to_fourier(marked_field(M, delta), grid)
             power.append(torch.stack(spectra_of_modes(delta_k, Delta_k, grid=grid)[1:4]))
-        return torch.stack(power).numpy()
+        return torch.stack(power).cpu().numpy()
 
 
 def _table(path, rows, numbers):

@@ -25,18 +25,17 @@ def cross_spectra(data, rows, channels, ends):
     rows : (m,) tensor.
     channels, ends : of the AdditiveMarks.
     """
-    bins = data.grid.bins(data.kmax)
-    mode, root, sizes = bins.mode[bins.order].long(), bins.weight[bins.order].sqrt(), bins.sizes.tolist()
     first, second = _pairs(NODES * len(ends))
-    table = torch.empty(len(rows), len(sizes), len(first), dtype=torch.float64)
+    table = torch.empty(len(rows), len(data.grid.bins(data.kmax).k), len(first), dtype=torch.float64)
     for row, delta in zip(table, data.fields.parts(rows[:, None]), strict=True):
-        delta = delta[0].cpu()
+        delta, bins = delta[0], data.grid.bins(data.kmax, delta.device)
+        mode, root = bins.mode[bins.order].long(), bins.weight[bins.order].sqrt()
         delta_k = to_fourier(delta, data.grid)
         seen = channel_maps(delta_k, data.grid, channels)
         fields = torch.cat([bumps(t, *between) for t, between in zip(seen, ends, strict=True)]) * (1 + delta)
         modes = torch.cat([delta_k[None], to_fourier(fields, data.grid)]).flatten(1)[:, mode] * root
-        for out, x in zip(row, modes.split(sizes, dim=1), strict=True):
-            out[:] = (x @ x.conj().T).real[first, second]
+        products = ((x @ x.conj().T).real for x in modes.split(bins.sizes.tolist(), dim=1))
+        row[:] = torch.stack([each[first, second] for each in products])
     return table
 
 

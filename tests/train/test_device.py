@@ -1,16 +1,24 @@
 """The path on a GPU, proved without one: all runs where its tensors are, gives what the CPU gives, and resumes."""
 
 import bench
+import numpy as np
 import pytest
 import torch
 from pretend import pretend
 from test_contrast import batch_of, objective_of
 from test_train import same_run
-from training_process import CASES, GRID, stirred, trained
+from training_process import CASES, GRID, RECIPE, Boxes, stirred, trained
 
-from nbkit import LearnedMark, load
+from nbkit import ClassicalMark, LearnedMark, load, measure
+from nbkit.mark import AdditiveMark, UnitMark
+from nbkit.mark.additive import channels_of
+from nbkit.measure.cross import cross_spectra
 from nbkit.mesh.spectra import spectra_of_modes
+from nbkit.mesh.threads import choose_device
 from nbkit.show.training import Monitor
+from nbkit.train.data import Simulations
+from nbkit.train.fit import Processes
+from nbkit.universe.cosmology import FIDUCIAL
 
 pytestmark = pytest.mark.filterwarnings("ignore:kmax is 0.38")
 GPU = torch.device("cuda", 0)
@@ -98,6 +106,25 @@ def test_spectra_on_a_gpu_are_those_on_the_cpu():
         found = [x.cpu() for x in spectra_of_modes(a.to(GPU), b.to(GPU), grid=GRID)]
     for x, y in zip(found, on_cpu, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-6, atol=1e-5)
+
+
+def test_marks_are_measured_on_a_gpu_as_on_the_cpu(monkeypatch, tmp_path):
+    """Learned, classical and additive marks, and cross spectra; the mark itself stays where it is."""
+    simulations, learned = Boxes(FIDUCIAL, range(4)), stirred(LearnedMark(GRID)).requires_grad_(False)
+    simulations.name, channels, ends = "fiducial", channels_of(2, 8.0), ((-0.5, 0.6), (0.02, 0.3), (0.02, 0.4))
+    additive = AdditiveMark(((1.0, 0.5, 0.0, 0.0, 0.2, 0.0, 1.0),) * 3, ends, channels, 4.0)
+    marks = {"learned": learned, "p = 2": ClassicalMark(2.0, 0.3), "M = 1": UnitMark(), "additive": additive}
+    found = []
+    for device in ("cpu", "cuda"):
+        monkeypatch.setenv("NBKIT_RUNS", str(tmp_path / device))
+        with pretend():
+            power = measure({"fiducial": simulations}, marks, progress=False, device=device)["fiducial"]
+            data = Simulations(simulations, RECIPE, 0.3, 3, Processes(choose_device(device)))
+            cross = cross_spectra(data, torch.arange(4), channels, ends)
+        found.append([*(power[label] for label in marks), cross.numpy()])
+    for on_cpu, on_gpu in zip(*found, strict=True):
+        np.testing.assert_allclose(on_gpu, on_cpu, rtol=1e-4, atol=1e-5 * abs(on_cpu).max())
+    assert learned.responses.w.device.type == "cpu"
 
 
 def test_a_step_at_128_is_few_operations_and_waits():
