@@ -18,10 +18,11 @@ FORMAT = "nbkit spectra 1"
 def mark_settings(mark):
     """A mark's kind and settings, for JSON."""
     settings = asdict(mark) if is_dataclass(mark) else getattr(mark, "settings", {})
-    grid = {"grid": asdict(mark.grid)} if isinstance(mark, LearnedMark) else {}
-    # There is one smoothing, but spectra on disk are found by its name.
-    smoothing = {"smoothing": "gaussian"} if isinstance(mark, ClassicalMark) else {}
-    return {"kind": type(mark).__name__, **settings, **grid, **smoothing}
+    if isinstance(mark, LearnedMark):
+        settings = settings | {"grid": asdict(mark.grid)}
+    if isinstance(mark, ClassicalMark):  # there is one smoothing, but spectra on disk are found by its name
+        settings["smoothing"] = "gaussian"
+    return {"kind": type(mark).__name__, **settings}
 
 
 def weights_hash(module):

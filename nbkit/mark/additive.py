@@ -17,23 +17,18 @@ from nbkit.mark.invariants import NAMES, invariants, mlp_inputs
 from nbkit.mark.learned import LearnedMark
 from nbkit.mesh.grid import to_fourier, to_real
 
-# Bumps an invariant, from its RARE quantile to the opposite one; beyond, M stays constant.
-NODES, RARE = 7, 0.003
-# Version of the shape of the bumps: what was measured with another is another.
-BUMPS = 1
+NODES, RARE = 7, 0.003  # bumps an invariant, from its RARE quantile to the opposite one; beyond, M stays constant
+BUMPS = 1  # version of their shape: what was measured with another is another
+DENSITY = ("delta", 0.0)  # the channel that is the density as painted: no filter, no taper
 # Boxes that tell the quantiles, and the value below which M falls in one voxel of a thousand: softplus, which an
 # imitation has to pass through, is nearly straight above it.
 SURVEYED, LEAST = 16, 2.0
-# The channel that is the density as painted: no filter, no taper.
-DENSITY = ("delta", 0.0)
 
-# The error of M of an imitation, in units of its scatter, above which a warning says so.
-WORST = 0.3
-ROUNDS = 150
-# The h_a are fitted on voxels at this many quantiles of each invariant, the emptiest and densest included.
-QUANTILES = 501
-# Holds the weights of the h_a down: large ones would cancel, and the first steps of a training break the imitation.
-RIDGE = 1e-5
+WORST = 0.3  # error of M of an imitation, in units of its scatter, above which a warning says so
+QUANTILES = 501  # of each invariant, the emptiest and densest included: their voxels are what the h_a are fitted on
+# Of the fits: steps, and what holds the weights of the h_a down: large ones would cancel, and the first steps of a
+# training break the imitation.
+ROUNDS, RIDGE = 150, 1e-5
 
 
 @dataclass(frozen=True)
@@ -59,9 +54,7 @@ class AdditiveMark:
             object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
         rows = [len(row) for row in self.coefficients]
         if rows != [NODES] * len(self.channels) or len(self.ends) != len(rows):
-            raise ValueError(
-                f"coefficients has rows of {rows}, channels are {self.channels}: a row of {NODES} for each."
-            )
+            raise ValueError(f"coefficients has rows of {rows}; give one of {NODES} for each of {self.channels}.")
 
     def __call__(self, delta, grid):
         """M(x), shape (..., n, n, n), of a density contrast of that shape."""
@@ -102,9 +95,9 @@ def bumps(t, low, high):
 
 def additive_mark(c, ends, channels, delta_k, grid):
     """The AdditiveMark of coefficients, with unit scatter and so far up that one voxel of a thousand is below LEAST."""
-    mark = AdditiveMark(tuple(map(tuple, c.tolist())), ends, channels)
+    mark = AdditiveMark(c.tolist(), ends, channels)
     M = mark.of_modes(delta_k, grid).flatten().sort().values
-    rows = tuple(tuple(x / float(M.std()) for x in row) for row in mark.coefficients)
+    rows = [[x / float(M.std()) for x in row] for row in mark.coefficients]
     return replace(mark, coefficients=rows, shift=LEAST - float(M[len(M) // 1000] / M.std()))
 
 
@@ -116,32 +109,25 @@ def ends_of(delta_k, grid, channels):
 
 
 def imitation(target, delta, grid, seed=0, **settings):
-    """A LearnedMark that repeats a given mark, and the rms error of its M in units of the rms scatter of M.
+    """A LearnedMark of some settings that repeats a mark, and the rms error of its M in units of the rms scatter of M.
 
-    Only filters and responses that the given mark has are fitted; the others keep their start, at which they add
-    nothing.
+    Only filters and responses that the given mark has are fitted; the others keep their start and add nothing.
 
     Parameters
     ----------
     target : a ClassicalMark, or an AdditiveMark of the first of E0, E1, E2 in this order.
     delta : (N, n, n, n) density contrasts, a few of those it will be used on.
-    grid : their Grid.
-    seed : of its weights before the fit.
-    settings : of the LearnedMark: l_max, radial, cross, shared, r0.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         mark = LearnedMark(grid, **settings)
     M = target(delta, grid)
-    count = _fit_profiles(mark.profiles, target, grid)
-    _fit_responses(mark, count, M, delta, grid)
+    _fit_responses(mark, _fit_profiles(mark.profiles, target, grid), M, delta, grid)
     with torch.no_grad():
         error = float((mark(delta, grid) - M).std() / M.std())
     if error > WORST:
-        warnings.warn(
-            f"The learned mark imitates {type(target).__name__} with an error of {error:.0%} of its scatter.",
-            stacklevel=2,
-        )
+        said = f"The learned mark imitates {type(target).__name__} with an error of {error:.0%} of its scatter."
+        warnings.warn(said, stacklevel=2)
     return mark, error
 
 
@@ -194,4 +180,4 @@ def _minimise(parameters, loss):
         return value
 
     optimizer.step(closure)
-    optimizer.zero_grad(set_to_none=True)
+    optimizer.zero_grad()

@@ -17,7 +17,6 @@ class ClassicalMark:
 
     Parameters
     ----------
-    p : exponent.
     delta_s : saturation, at least 0.
     R : scale of the Gaussian exp(-k^2 R^2 / 2) that smooths delta to delta_R [Mpc/h].
     """
@@ -44,12 +43,9 @@ class ClassicalMark:
         """As the call, for a field already smoothed: marks of one R share that too."""
         base = 1 + self.delta_s + delta_R
         if not base.is_meta and base.min() < BASE_FLOOR:
-            low = int((base < BASE_FLOOR).sum())
-            warnings.warn(
-                f"1 + delta_s + delta_R falls below {BASE_FLOOR} in {low} of {base.numel()} voxels of {self}; "
-                f"there it was set to {BASE_FLOOR}. A larger delta_s or R avoids this.",
-                stacklevel=2,
-            )
+            low = f"{int((base < BASE_FLOOR).sum())} of {base.numel()} voxels of {self}"
+            said = f"1 + delta_s + delta_R was below {BASE_FLOOR} in {low} and set to it; choose a larger delta_s or R."
+            warnings.warn(said, stacklevel=2)
             base = base.clamp(min=BASE_FLOOR)
         return ((1 + self.delta_s) / base) ** self.p
 

@@ -4,8 +4,8 @@ Does what `invariants`, `mlp_inputs` and `Responses.terms` do in plain torch, wh
 the cache, and nothing is kept for the backward pass but the maps. Each h_a is a function of one number, so it comes as
 a table of cubics through its exact values and slopes; the cross term is evaluated as it is.
 
-exp, log and the normal distribution are written so that the compiler runs them on SIMD lanes (calls into libm would be
-made one number at a time). Errors stay below 3e-7 of max(1, |value|).
+exp, log and the normal distribution are written so that the compiler runs them on SIMD lanes, with errors below 3e-7 of
+max(1, |value|): calls into libm would be made one number at a time.
 """
 
 from math import copysign, floor, isfinite, log1p, pi, sqrt
@@ -182,8 +182,8 @@ def _gradient_loop(
     start, stop, maps, places, cubics, cross_w, cross_b, cross_v, grad,
     g_maps, g_cubics, g_cross_w, g_cross_b, g_cross_v,
 ):  # fmt: skip
-    work = np.empty((20, BLOCK), np.float32)  # one array, for the reason given in _eta_loop
-    f, E, t, g_t, g = work[:9], work[9:11], work[11:15], work[15:19], work[19]
+    work = np.empty((21, BLOCK), np.float32)  # one array, for the reason given in _eta_loop
+    f, E, t, g_t, g, g_z = work[:9], work[9:11], work[11:15], work[15:19], work[19], work[20]
     for s in range(start, stop, BLOCK):
         m = min(BLOCK, stop - s)
         _load(maps, s, m, f, E, t)
@@ -203,24 +203,21 @@ def _gradient_loop(
                 g_cubics[c, 3] += g[i] * u * u * u
         for h in range(len(cross_v)):
             w0, w2, w3, b_h, v_h = cross_w[h, 0], cross_w[h, 1], cross_w[h, 2], cross_b[h], cross_v[h]
-            sum_v = sum_b = sum_0 = sum_2 = sum_3 = f32(0)
+            sum_v = sum_b = f32(0)
             for i in range(m):
                 z = w0 * t[0, i] + w2 * t[2, i] + w3 * t[3, i] + b_h
                 cdf, density = normal(z)
-                g_z = g[i] * v_h * (cdf + z * density)
+                g_z[i] = g[i] * v_h * (cdf + z * density)
                 sum_v += g[i] * z * cdf
-                sum_b += g_z
-                sum_0 += g_z * t[0, i]
-                sum_2 += g_z * t[2, i]
-                sum_3 += g_z * t[3, i]
-                g_t[0, i] += g_z * w0
-                g_t[2, i] += g_z * w2
-                g_t[3, i] += g_z * w3
+                sum_b += g_z[i]
             g_cross_v[h] += sum_v
             g_cross_b[h] += sum_b
-            g_cross_w[h, 0] += sum_0
-            g_cross_w[h, 1] += sum_2
-            g_cross_w[h, 2] += sum_3
+            for j, a in enumerate((0, 2, 3)):
+                sum_w = f32(0)
+                for i in range(m):
+                    sum_w += g_z[i] * t[a, i]
+                    g_t[a, i] += g_z[i] * cross_w[h, j]
+                g_cross_w[h, j] += sum_w
         for i in range(m):
             f[0, i] = g_t[0, i] / (ONE + abs(f[0, i]))
         if len(maps) > 1:

@@ -47,7 +47,7 @@ class RadialProfiles(nn.Module):
             raise ValueError(f'radial is {radial!r}; allowed are "fourier" and "gaussians".')
         if r0 is not None and not (isinstance(r0, (int, float)) and R0_LOW < r0 < R0_HIGH):
             raise ValueError(f"r0 is {r0!r}; it must be a number between {R0_LOW} and {R0_HIGH}, in units of k_Nyq.")
-        self.l_max, self.radial, self.shared = l_max, radial, shared
+        self.l_max, self.radial = l_max, radial
         centres, sigma = ((R0_SHARED,), (SIGMA_SHARED,)) if shared else (R0[: l_max + 1], SIGMA[: l_max + 1])
         r0, sigma = torch.tensor(centres if r0 is None else [float(r0)] * len(centres)), torch.tensor(sigma)
         if radial == "fourier":
@@ -57,9 +57,8 @@ class RadialProfiles(nn.Module):
             self.residuals = nn.ModuleList(
                 nn.Sequential(nn.Linear(17, 16), nn.GELU(), nn.Linear(16, 1)) for _ in range(l_max + 1)
             )
-            for mlp in self.residuals:
-                nn.init.zeros_(mlp[-1].weight)
-                nn.init.zeros_(mlp[-1].bias)
+            for parameter in (p for mlp in self.residuals for p in mlp[-1].parameters()):
+                nn.init.zeros_(parameter)
         else:
             self.register_buffer("centres", torch.linspace(0, 1, 12), persistent=False)
             x = torch.linspace(0, 1, 200)[:, None]
@@ -127,11 +126,10 @@ def filter_maps(delta_k, G_l, grid, k_cut=None):
     k_cut : where the taper reaches 0 [h/Mpc]; default and upper bound k_Nyq.
     """
     shells = grid.shells(delta_k.device, delta_k.real.dtype)
-    k = shells.k.where(shells.k > 0, 1)
-    taper = grid.taper(shells.k * (grid.k_nyq / min(k_cut or grid.k_nyq, grid.k_nyq)))
+    k, k_cut = shells.k.where(shells.k > 0, 1), min(k_cut or grid.k_nyq, grid.k_nyq)
     # i^l = 1, i, -1: the sign goes into the profile, the factor i is applied to the modes.
     sign_norm = torch.stack([sign * NORM[l] / k**l for l, sign in enumerate((1, 1, -1)[: len(G_l)])])
-    profiles = sign_norm * taper * G_l
+    profiles = sign_norm * grid.taper(shells.k * (grid.k_nyq / k_cut)) * G_l
     if delta_k.device.type != "cpu" or delta_k.requires_grad:
         return _maps(delta_k, profiles, grid)
     return _FilterMaps.apply(delta_k, profiles, grid)

@@ -25,21 +25,20 @@ class Responses(nn.Module):
 
     The output layers start at 0 and the bias at log(e - 1), so that M = softplus(eta) starts at 1.
 
-    Parameters
-    ----------
-    l_max : which invariants there are; the cross term needs l_max = 2.
+    l_max says which invariants there are; the cross term needs l_max = 2.
     """
 
     def __init__(self, l_max=2, cross=True, width=16, cross_width=8):
         super().__init__()
+        # Linear layers start uniform within +-1 / sqrt(numbers that come in).
         self.names = NAMES[: (1, 2, 4)[l_max]]
         self.crossed = cross and l_max == 2
-        self.w = nn.Parameter(_uniform(len(self.names), width, fan_in=1))
-        self.b = nn.Parameter(_uniform(len(self.names), width, fan_in=1))
+        self.w = nn.Parameter(torch.empty(len(self.names), width).uniform_(-1, 1))
+        self.b = nn.Parameter(torch.empty(len(self.names), width).uniform_(-1, 1))
         self.v = nn.Parameter(torch.zeros(len(self.names), width))
         if self.crossed:
-            self.cross_w = nn.Parameter(_uniform(cross_width, 3, fan_in=3))
-            self.cross_b = nn.Parameter(_uniform(cross_width, fan_in=3))
+            self.cross_w = nn.Parameter(torch.empty(cross_width, 3).uniform_(-1, 1) / 3**0.5)
+            self.cross_b = nn.Parameter(torch.empty(cross_width).uniform_(-1, 1) / 3**0.5)
             self.cross_v = nn.Parameter(torch.zeros(cross_width))
         self.bias = nn.Parameter(torch.tensor(log(e - 1)))
 
@@ -83,10 +82,9 @@ class LearnedMark(nn.Module):
 
     Parameters
     ----------
-    grid : the Grid it is made for (trained on).
-    l_max : 0, 1 or 2: which multipoles, hence which invariants, it sees.
+    grid : the Grid it is made for (trained on); any other can be given with a field.
+    l_max, cross : multipoles it sees, 0, 1 or 2, hence which invariants; with the term h_x(E0, E2, I3) or without.
     radial, shared, r0 : form and start of the radial profiles, see `RadialProfiles`.
-    cross : with the cross term h_x(E0, E2, I3), or without.
     """
 
     def __init__(self, grid, l_max=2, radial="fourier", cross=True, shared=False, r0=None):
@@ -134,8 +132,3 @@ def load_mark(path):
     mark = LearnedMark(Grid(**about["grid"]), **about["settings"])
     mark.load_state_dict(state)
     return mark
-
-
-def _uniform(*shape, fan_in):
-    """The usual start of a linear layer: uniform within +-1 / sqrt(fan_in)."""
-    return (2 * torch.rand(*shape) - 1) / fan_in**0.5
