@@ -9,13 +9,14 @@ NO_NEWS := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false"
 QUICK := mesh mark look forecast/test_fisher.py forecast/test_fisher_bootstrap.py train/test_training.py \
 	train/test_contrast.py train/test_negatives.py test_disk.py test_notebook.py test_numbers.py
 
-.PHONY: help lab demo quick test bench experiment notebooks site lock clean
+.PHONY: help lab demo quick test faults bench experiment notebooks site lock clean
 
 help:
 	@echo "make lab        open JupyterLab on the start page"
 	@echo "make demo       run every notebook headless with papermill, into runs/demo/"
 	@echo "make quick      style, layers and the unit tests that matter while editing, under a minute"
 	@echo "make test       everything CI runs: style, unit tests, notebooks cell by cell"
+	@echo "make faults     kills, full disks and bad input, a hundred times each, with a table at the end: an hour or two"
 	@echo "make bench      performance table, also written to runs/bench.json"
 	@echo "make experiment the whole paper on the mini suite, hours; stop it at any time, the next call goes on"
 	@echo "make notebooks  run the notebooks and store their outputs, after a change"
@@ -46,6 +47,9 @@ test: $(READY)
 	$(PY) -m ruff format --check .
 	$(BIN)/lint-imports
 	$(PY) -m pytest --nbval
+
+faults: $(READY)
+	FAULTS=100 $(PY) -m pytest -q tests/faults
 
 bench: $(READY)
 	$(PY) tests/bench.py

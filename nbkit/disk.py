@@ -154,7 +154,9 @@ def kept(kind, key, make, device="cpu"):
 
 def lock(path):
     """An open file that holds the only right to write `path`; the system takes it back when this process ends."""
-    file = path.with_name(f".{path.name}.lock").open("a+")
+    with explain_full(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.with_name(f".{path.name}.lock").open("a+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -172,6 +174,17 @@ def lock(path):
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
         file.flush()
     return file
+
+
+@contextmanager
+def described(path):
+    """One sentence with the name of a file in place of whatever its contents are unfit for."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as problem:
+        words = f"{problem} is missing" if isinstance(problem, KeyError) else " ".join(str(problem).split())
+        words = words.replace(".__init__()", ":")
+        raise ValueError(f"{path} cannot be used: {words}") from problem
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Fields -> spectra of whole sets of simulations for many marks: in one pass over the fields, and kept on disk."""
 
 import hashlib
+import io
 import json
 import zlib
 from copy import deepcopy
@@ -209,8 +210,9 @@ class Pass:
 def _table(path, rows, numbers):
     """The array (rows, numbers + 1) of a file, made if there is none, and which rows are whole: the others are NaN."""
     if not path.exists():
-        with disk.replacing(path) as part, part.open("wb") as file:
-            np.save(file, np.full((rows, numbers + 1), np.nan, np.float32))
+        empty = io.BytesIO()  # numpy does not notice that a file on disk is cut short for lack of room
+        np.save(empty, np.full((rows, numbers + 1), np.nan, np.float32))
+        disk.write_atomically(path, empty.getvalue())
     try:
         table = np.load(path, mmap_mode="r+", allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:

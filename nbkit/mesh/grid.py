@@ -179,7 +179,7 @@ class Grid:
         if not isinstance(field, torch.Tensor) or field.dtype not in (torch.float32, torch.float64):
             kind = f"{field.dtype} tensor" if isinstance(field, torch.Tensor) else type(field).__name__
             raise TypeError(f"{name} is a {kind}; give a torch tensor of float32 or float64.")
-        if tuple(field.shape[-3:]) != self.shape:
+        if tuple(field.shape[-3:]) != self.shape or not field.numel():
             raise ValueError(
                 f"{name} has shape {tuple(field.shape)}; this grid needs {self.n} x {self.n} x {self.n} as its last "
                 "three axes (any batch axes before them)."

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import warnings
+from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
@@ -90,31 +91,32 @@ def train(
     name = training.name if fixed is None else f"{training.name}_fixed-{start[:8]}"
     folder = runs() / "train" / name if folder is None else Path(folder).expanduser()
     # Only now, when nothing impossible has been asked for.
-    processes.in_turn(lambda: claim(folder, settings, fresh and processes.first))
-    if (folder / "marked.safetensors").exists() and (run := read(folder, mark, processes.device)).finished:
-        return run
-    asked = []
+    with ExitStack() as held:
+        processes.in_turn(lambda: claim(folder, settings, fresh, held if processes.first else None))
+        if (folder / "marked.safetensors").exists() and (run := read(folder, mark, processes.device)).finished:
+            return run
+        asked = []
 
-    def stopping():
-        """A request to stop: once made it stands."""
-        if stop and stop():
-            asked.append(True)
-        return bool(asked)
+        def stopping():
+            """A request to stop: once made it stands."""
+            if stop and stop():
+                asked.append(True)
+            return bool(asked)
 
-    how = {"checkpoint_every": checkpoint_every, "stop": stopping, "on_epoch": on_epoch, "show": progress}
-    if contrast:
-        data.load_summaries()
-    with seeded(training.seed, WEIGHTS):
-        heads = heads_for(data, training.residual) if contrast else None
-        if start == "unit":
-            mark = LearnedMark(data.grid, **training.mark_settings(data.grid))
-            v = mark.responses.v
-            nn.init.normal_(v[0] if contrast else v, 0, recipe.kick if contrast else UNIT_SCATTER)
-    if not _begin(mark, training, start, data, folder, asked, how, write=isinstance(fixed, nn.Module)):
-        stages = _over_prior(data, heads, mark, fixed) if contrast else [Information(data, mark, training.wanted)]
-        fit_stages(stages, folder, processes, **how)
-    processes.wait()
-    return read(folder, mark, processes.device)
+        how = {"checkpoint_every": checkpoint_every, "stop": stopping, "on_epoch": on_epoch, "show": progress}
+        if contrast:
+            data.load_summaries()
+        with seeded(training.seed, WEIGHTS):
+            heads = heads_for(data, training.residual) if contrast else None
+            if start == "unit":
+                mark = LearnedMark(data.grid, **training.mark_settings(data.grid))
+                v = mark.responses.v
+                nn.init.normal_(v[0] if contrast else v, 0, recipe.kick if contrast else UNIT_SCATTER)
+        if not _begin(mark, training, start, data, folder, asked, how, write=isinstance(fixed, nn.Module)):
+            stages = _over_prior(data, heads, mark, fixed) if contrast else [Information(data, mark, training.wanted)]
+            fit_stages(stages, folder, processes, **how)
+        processes.wait()
+        return read(folder, mark, processes.device)
 
 
 def _data(training, simulations, data_root, device, memory):

@@ -1,6 +1,5 @@
 """What a training leaves behind: how far it is, one folder, and the Run that is read from it; those of the kit too."""
 
-import json
 from dataclasses import dataclass, field
 from math import cos, inf, pi
 from pathlib import Path
@@ -8,7 +7,7 @@ from types import SimpleNamespace
 
 from torch import nn
 
-from nbkit.disk import BUNDLED, OneSentence, read_tensors, runs, write_json
+from nbkit.disk import BUNDLED, OneSentence, described, lock, read_json, read_tensors, runs, write_json
 from nbkit.mark import mark_of_settings
 from nbkit.mark.classical import classical_marks
 from nbkit.mark.learned import load_mark
@@ -142,6 +141,11 @@ def load(name, preset=None):
         mark ("p=2 ds=0"), the path of a folder, or of a file that `LearnedMark.save` or the studio wrote.
     preset : with it, "l2" is short for the bundled run "demo_l2", or whatever the preset is.
     """
+    with described(name):
+        return _find(name, preset)
+
+
+def _find(name, preset):
     if name in classical_marks():
         return _alone(name, classical_marks()[name])
     short = [BUNDLED / f"{preset}_{name}"] if preset else []
@@ -150,9 +154,9 @@ def load(name, preset=None):
         if str(name) and (folder / "run.json").is_file():
             return read(folder)
         if str(name) and (folder / "mark.json").is_file():  # from the studio
-            return _alone(folder.name, mark_of_settings(json.loads((folder / "mark.json").read_text())))
+            return _alone(folder.name, mark_of_settings(read_json(folder / "mark.json")))
     if path.suffix == ".json" and path.is_file():
-        return _alone(path.stem, mark_of_settings(json.loads(path.read_text())))
+        return _alone(path.stem, mark_of_settings(read_json(path)))
     if path.suffix == ".safetensors":
         return _alone(path.stem, load_mark(path).requires_grad_(False))
     raise NoSuchRun(
@@ -197,7 +201,7 @@ def read(folder, mark=None, device="cpu"):
 def read_settings(folder):
     """What run.json says, if it is of this version."""
     path = folder / "run.json"
-    settings = json.loads(path.read_text())
+    settings = read_json(path)
     if settings.get("format") != FORMAT:
         raise ValueError(
             f"{path} was written by another version of nbkit (format {settings.get('format', 1)!r}, this one reads "
@@ -206,10 +210,17 @@ def read_settings(folder):
     return settings
 
 
-def claim(folder, settings, fresh):
-    """Make the folder of a run with these settings, or find it; another run's is refused, or emptied if `fresh`."""
+def claim(folder, settings, fresh, held=None):
+    """Make the folder of a run with these settings, or find it; another run's is refused, or emptied if `fresh`.
+
+    Parameters
+    ----------
+    held : an ExitStack that keeps others from writing there as long as it is open; None in all but the first process.
+    """
     about = folder / "run.json"
-    if fresh:
+    if held is not None:
+        held.enter_context(lock(about))
+    if fresh and held is not None:
         for path in (about, folder / "history.csv", *folder.glob("**/*.safetensors")):
             path.unlink(missing_ok=True)
     if not about.is_file():

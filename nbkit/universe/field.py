@@ -95,8 +95,10 @@ def read_array(path):
             array = np.loadtxt(name, ndmin=2, usecols=(0, 1, 2))
     except UnusableField:
         raise
-    except (OSError, ValueError, EOFError, KeyError) as error:
-        raise UnusableField(f"{name} is not .npy, HDF5 or text with three columns of numbers ({error}).") from error
+    except Exception as error:  # numpy alone has six ways to say that a header is none
+        raise UnusableField(
+            f"{name} is not .npy, HDF5 or text with three columns of numbers ({' '.join(str(error).split())})."
+        ) from error
     if bad := array.size - int(np.count_nonzero(np.isfinite(array))):
         raise UnusableField(f"{path} has {bad} of {array.size} values that are not finite; remove or replace them.")
     return array

@@ -166,7 +166,6 @@ class Writer(ExitStack):
     def __init__(self, path, contents):
         super().__init__()
         self.path, self.contents = Path(path), contents
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         self.enter_context(disk.lock(self.path))
         try:
             if not self.path.exists():

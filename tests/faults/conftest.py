@@ -1,0 +1,11 @@
+"""The table of faults that were tried."""
+
+import sys
+
+
+def pytest_terminal_summary(terminalreporter):
+    tally = getattr(sys.modules.get("harness"), "TALLY", {})
+    if tally:
+        terminalreporter.section(f"{sum(tally.values())} faults, nothing lost")
+        for (kind, job), times in sorted(tally.items()):
+            terminalreporter.write_line(f"{kind:14} {job:28} {times:6}")
