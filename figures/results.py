@@ -194,7 +194,7 @@ def latent_geometry(run, test, name):
 
 def growth_without(mark, name):
     """How much errors grow when a mark's terms are switched off, one at a time."""
-    marks, out = look.variants(mark, look.suite_means(mark, PRESET)), {}
+    marks, out = look.variants(mark, look.term_means(mark, PRESET)), {}
     spectra = nb.measure(PRESET, marks, FIDUCIAL_SETS)
     for kmax in KMAX:
         for label, each in look.error_growth(spectra, [label for label in marks if label != "all"], kmax).items():

@@ -206,7 +206,7 @@ def test_04_to_07_open_on_what_comes_with_the_kit():
                 assert bundle.holds(sets, {name: nb.load(name, "mini").mark for name in names})
                 if "silenced" in given:
                     mark = nb.load(given["silenced"], "mini").mark
-                    assert bundle.holds(sets, look.variants(mark, look.suite_means(mark, "mini")))
+                    assert bundle.holds(sets, look.variants(mark, look.term_means(mark, "mini")))
 
 
 def test_installed_elsewhere_it_finds_what_comes_with_it(tmp_path):

@@ -13,17 +13,7 @@ from torch.nn.functional import softplus
 
 from nbkit.forecast import forecast
 from nbkit.look import latent
-from nbkit.look.likeness import (
-    WEB_CLASSES,
-    against_density,
-    environments,
-    nearest_classical,
-    peaks,
-    r_squared,
-    rescale,
-    stack,
-    web_class,
-)
+from nbkit.look.likeness import WEB_CLASSES, against_density, environments, nearest_classical, peaks, stack, web_class
 from nbkit.mark import identity
 from nbkit.mark.invariants import mlp_inputs
 from nbkit.mark.learned import LearnedMark
@@ -37,28 +27,17 @@ CROSSED = ("E0", "E2", "I3")
 
 @dataclass(frozen=True)
 class Anatomy:
-    """Every map of a mark on one box, all (n, n, n): eta = bias + sum of the terms, exactly, and M = softplus(eta).
-
-    Attributes
-    ----------
-    mark, grid, delta : what was taken apart, and where.
-    invariants : {"E0": map, ...} those the mark sees.
-    terms : {"h_E0": map, ..., "h_x": map}.
-    means : {"h_E0": mean, ..., "E0": mean, ...} of the terms, and of the invariants as the responses see them: what
-        either is replaced by when it is switched off.
-    """
+    """Every map of a mark on one box, all (n, n, n): eta = bias + sum of the terms, exactly, and M = softplus(eta)."""
 
     mark: LearnedMark
     grid: Grid
     delta: torch.Tensor
-    invariants: dict
-    terms: dict
+    bias: float  # the constant of eta
+    invariants: dict  # {"E0": map, ...} those the mark sees
+    terms: dict  # {"h_E0": map, ..., "h_x": map}
+    # {"h_E0": mean, ..., "E0": mean, ...} of the terms, and of the invariants as the responses see them: what either is
+    # replaced by when it is switched off.
     means: dict
-
-    @property
-    def bias(self):
-        """The constant of eta."""
-        return float(self.mark.responses.bias)
 
     @property
     def mean_eta(self):
@@ -85,7 +64,7 @@ def anatomy(mark, delta, grid=None):
     invariants = mark.invariants(delta, grid)
     terms = mark.responses.terms(invariants)
     means = {name: float(x.double().mean()) for name, x in (terms | mlp_inputs(invariants)).items()}
-    return Anatomy(mark, grid, delta, invariants, terms, means)
+    return Anatomy(mark, grid, delta, float(mark.responses.bias), invariants, terms, means)
 
 
 def is_learned(run):
@@ -119,17 +98,19 @@ def without(mark, means, names):
 
 
 def term_means(mark, simulations):
-    """The `means` of an Anatomy, over eight simulations and to three decimals, so that they are the same everywhere."""
+    """The `means` of an Anatomy, over eight simulations and to three decimals, so that they are the same everywhere.
+
+    Parameters
+    ----------
+    simulations : a set; or the name of a preset for its fiducial set, at once where the means come with the kit.
+    """
+    if isinstance(simulations, str):
+        bundle = Bundle.of(simulations, ("fiducial",))
+        if bundle is not None and identity(mark) in bundle.means:
+            return bundle.means[identity(mark)]
+        simulations = suite(simulations, sets=("fiducial",))["fiducial"]
     boxes = [anatomy(mark, simulations[i], simulations.grid) for i in range(min(8, len(simulations)))]
     return {name: round(sum(box.means[name] for box in boxes) / len(boxes), 3) for name in boxes[0].means}
-
-
-def suite_means(mark, preset, data_root=None):
-    """`term_means` over the fiducial set of a preset: at once where they come with the kit, else on its suite."""
-    bundle = None if data_root else Bundle.of(preset, ("fiducial",))
-    if bundle is not None and identity(mark) in bundle.means:
-        return bundle.means[identity(mark)]
-    return term_means(mark, suite(preset, sets=("fiducial",), data_root=data_root)["fiducial"])
 
 
 def variants(mark, means):
@@ -162,17 +143,13 @@ def centre(power):
     An affine map of the mark tells the same, but where M varies little about its mean, only the centred spectra have a
     covariance that can be inverted to many digits: P_dm / m - P_dd, and P_mm / m^2 - 2 P_dm / m + P_dd.
     """
-    fiducial = power["fiducial"]
-    means = {label: P[:, 0].mean() / fiducial.P_dd.mean() for label, P in fiducial.marked.items()}
+    fiducial, change = power["fiducial"], {}
+    for label, P in fiducial.marked.items():
+        m = P[:, 0].mean() / fiducial.P_dd.mean()
+        change[label] = np.array([[-1, 1 / m, 0], [1, -2 / m, 1 / m**2]])
 
-    def of_set(each):
-        marked = {}
-        for label, m in means.items():
-            P_dm, P_mm = each.marked[label][:, 0] / m, each.marked[label][:, 1] / m**2
-            marked[label] = np.stack([P_dm - each.P_dd, P_mm - 2 * P_dm + each.P_dd], axis=1)
-        return replace(each, marked=marked, identities={})
-
-    return {name: of_set(each) for name, each in power.items()}
+    marked = {name: {label: A @ each[label] for label, A in change.items()} for name, each in power.items()}
+    return {name: replace(each, marked=marked[name], identities={}) for name, each in power.items()}
 
 
 def variance_shares(parts):
@@ -185,10 +162,8 @@ def variance_shares(parts):
 @torch.no_grad()
 def changes_of_M(parts):
     """{term or invariant: rms change of M without it / rms of M about its mean}."""
-    M = parts.M().double()
-    others = {name: parts.M((name,)) for name in parts.terms}
-    for name in parts.invariants:
-        others[name] = without(parts.mark, parts.means, (name,))(parts.delta, parts.grid)
+    M, others = parts.M().double(), {name: parts.M((name,)) for name in parts.terms}
+    others |= {name: without(parts.mark, parts.means, (name,))(parts.delta, parts.grid) for name in parts.invariants}
     return {name: float((other - M).square().mean().sqrt() / M.std()) for name, other in others.items()}
 
 

@@ -8,11 +8,10 @@ from scipy.spatial.distance import cdist
 from scipy.stats import binomtest, entropy, hypergeom, norm, sem
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LinearRegression
-from sklearn.metrics import r2_score
 
 from nbkit.mark.classical import UnitMark
 from nbkit.mesh.spectra import marked_summary, unmarked_summary
-from nbkit.train import Training, bundled_runs, load, train
+from nbkit.train import Training, train
 from nbkit.train.contrast import mahalanobis_scores, normalised
 from nbkit.universe.cosmology import PRIOR_BSQ
 from nbkit.universe.suite import PRESETS
@@ -38,14 +37,7 @@ class Embeddings(NamedTuple):
 
 
 def embed(run, power, label):
-    """The Embeddings of simulations whose spectra were measured with the run's mark.
-
-    Parameters
-    ----------
-    run : a Run; its heads read the spectra up to its own kmax.
-    power : measured spectra of simulations on the run's grid.
-    label : of the run's mark in `power`, or of any mark that is to be seen through the same heads.
-    """
+    """The Embeddings of a Measurement up to the kmax of a run, of its mark or any other seen through the same heads."""
     if len(power.theta) < FEWEST:
         raise ValueError(f"There are {len(power.theta)} simulations; latent geometry needs at least {FEWEST}.")
     power, k = power.cut(run.kmax), run.grid.bins(run.kmax).k.numpy()
@@ -70,23 +62,11 @@ def theta_embedding(run, theta):
         return run.heads.z_theta(u).double().cpu().numpy()
 
 
-def unit_run(run, simulations=None, data_root=None, **options):
-    """The Run of M = 1 with heads trained as those of `run` were: what the method makes of P_dd without a mark.
-
-    Parameters
-    ----------
-    simulations : the set that `run` was trained on; default that of its preset, at once where it comes with the kit.
-    data_root : folder with Quijote's files, see `nbkit.suite`.
-    options : passed to `train`, such as `device` or `progress`.
-    """
+def unit_run(run, simulations=None, **options):
+    """The Run of M = 1 with heads trained as those of `run`, with options of `train`: what P_dd says without a mark."""
     names = ("preset", "kmax", "residual", "recipe", "epochs", "head_epochs", "seed")
     asked = Training(**{name: getattr(run.training, name) for name in names})  # the same whatever the mark is
-    if simulations is None:
-        for unit in map(load, bundled_runs()):
-            same = (unit.recipe, unit.grid, unit.training) == (run.recipe, run.grid, asked)
-            if same and unit.mark == UnitMark() and unit.settings["simulations"] == run.settings["simulations"]:
-                return unit
-    return train(asked, simulations, fixed=UnitMark(), data_root=data_root, **options)
+    return train(asked, simulations, fixed=UnitMark(), **options)
 
 
 class PrincipalComponents(NamedTuple):
@@ -111,28 +91,22 @@ def effective_rank(spectrum):
     return float(np.exp(entropy(spectrum)))
 
 
-class Alignment(NamedTuple):
-    """How principal components and parameters go together."""
-
-    R2: np.ndarray  # (c, 5) squared correlation of each component with each parameter
-    R2_theta: np.ndarray  # (c,) share of each component's variance that is linear in all five parameters
-    angle: np.ndarray  # (c, 5) between each component and the way z moves with each parameter [degrees], 0 to 90
-    between: np.ndarray  # (5, 5) angle between the ways of two parameters [degrees], 0 to 180
-
-
 def alignment(z, theta, components=None):
-    """Alignment of the first `components` of embeddings z (N, D) with cosmologies theta (N, 5).
+    """How the first principal components of embeddings z (N, D) and the cosmologies theta (N, 5) go together.
 
     The way of a parameter is the slope dz/dtheta_p of a linear fit of z to all five, so it stays apart from those of
     parameters that happen to correlate with it in the sample.
+
+    Returns
+    -------
+    R2 : (c, 5) squared correlation of each component with each parameter.
+    angle : (c, 5) between each component and the way of each parameter [degrees], 0 to 90.
     """
     pca = principal_components(z, theta)
-    axes, scores, u = pca.axes[:components], pca.scores[:, :components], normalised(theta, PRIOR_BSQ).numpy()
-    slopes = LinearRegression().fit(u, z).coef_.T
+    slopes = LinearRegression().fit(normalised(theta, PRIOR_BSQ).numpy(), z).coef_.T
     ways = slopes / np.linalg.norm(slopes, axis=1, keepdims=True)
-    R2_theta = r2_score(scores, LinearRegression().fit(u, scores).predict(u), multioutput="raw_values")
-    R2 = _correlations(scores, theta) ** 2
-    return Alignment(R2, R2_theta, _degrees(np.abs(axes @ ways.T)), _degrees(ways @ ways.T))
+    cosine = np.abs(pca.axes[:components] @ ways.T).clip(max=1)
+    return _correlations(pca.scores[:, :components], theta) ** 2, np.degrees(np.arccos(cosine))
 
 
 def ranks(z, z_theta, others=None, L=None):
@@ -151,9 +125,25 @@ def ranks(z, z_theta, others=None, L=None):
     return (score >= score.diagonal()[:, None]).sum(1) - 1
 
 
-def recall(rank, k):
-    """R@k, the share of ranks (N,) below k, and its 95 % Wilson interval: (share, low, high)."""
-    return _share((rank < k).sum(), len(rank))
+def recall(rank, k, candidates=None, sizes=None):
+    """R@k, the share of ranks (N,) below k, and its 95 % Wilson interval, honest also at 0 and 1: (share, low, high).
+
+    With `sizes` n (c,) the same, (c, 3), if only n of the candidates had been there, averaged over every choice of n
+    that holds the own one: of the others, the number that are nearer is hypergeometric, so nothing has to be drawn. An
+    average over choices scatters less than hits and misses of the same mean, never more, so their interval holds it at
+    least as often.
+
+    Parameters
+    ----------
+    rank : (N,) from `ranks`, among `candidates` candidates.
+    """
+    hits = (rank < k).sum()
+    if sizes is not None:
+        hits = hypergeom.cdf(k - 1, candidates - 1, rank, np.asarray(sizes)[:, None] - 1).sum(1)
+    whole = np.unique([np.floor(hits), np.ceil(hits)]).astype(int)
+    low, high = np.transpose([binomtest(x, len(rank)).proportion_ci(method="wilson") for x in whole])
+    # Between whole numbers the ends of the interval are straight.
+    return np.stack([hits / len(rank), np.interp(hits, whole, low), np.interp(hits, whole, high)], axis=-1)
 
 
 def recall_gain(rank, other, k):
@@ -163,41 +153,12 @@ def recall_gain(rank, other, k):
     return mean, mean - half, mean + half
 
 
-def recall_against_candidates(rank, k, candidates, sizes):
-    """R@k if only n of the candidates had been there, (len(sizes), 3): mean, and its 95 % interval over simulations.
-
-    Averaged over every choice of n candidates that holds the own one: of the others, the number that are nearer is
-    hypergeometric, so nothing has to be drawn. An average over choices scatters less than hits and misses of the same
-    mean, never more, so their interval holds it at least as often.
-
-    Parameters
-    ----------
-    rank : (N,) from `ranks`, among `candidates` candidates.
-    sizes : numbers n of candidates, from 1 to `candidates`.
-    """
-    if wrong := [n for n in sizes if not 1 <= n <= candidates]:
-        raise ValueError(f"n is {wrong[0]}; a choice holds 1 ... {candidates} candidates.")
-    return np.array([_share(hypergeom.cdf(k - 1, candidates - 1, rank, n - 1).sum(), len(rank)) for n in sizes])
-
-
-def _share(hits, trials):
-    """(share, low, high) with the 95 % Wilson interval, honest also at 0 and 1; straight between whole numbers."""
-    whole = np.unique([np.floor(hits), np.ceil(hits)]).astype(int)
-    low, high = np.transpose([binomtest(int(x), trials).proportion_ci(method="wilson") for x in whole])
-    return hits / trials, np.interp(hits, whole, low), np.interp(hits, whole, high)
-
-
 def theta_metric(heads, theta, temperature, learned=True):
     """G (5, 5) of ds = -du^T G du: how fast the score falls as a cosmology moves away from theta (5,).
 
     G = J^T L L^T J / tau with J = dz_theta/du, u each parameter in units of its prior's width. A step of
-    1 / sqrt(eigenvalue) along an eigenvector costs one unit of score, a factor e in the odds of InfoNCE.
-
-    Parameters
-    ----------
-    heads : of a run.
-    temperature : tau of its recipe.
-    learned : False takes L = 1: the stretching by the theta head alone.
+    1 / sqrt(eigenvalue) along an eigenvector costs one unit of score, a factor e in the odds of InfoNCE. If it is not
+    to be `learned`, L = 1: the stretching by the theta head alone.
     """
     u = normalised(theta, PRIOR_BSQ).float().to(heads.theta.weight.device)
     J = torch.autograd.functional.jacobian(heads.z_theta, u).double()
@@ -205,21 +166,6 @@ def theta_metric(heads, theta, temperature, learned=True):
     return (A.T @ A / temperature).cpu().numpy()
 
 
-def stretches(G):
-    """Eigenvalues (5,) of a metric G (5, 5), the most stretched first, and eigenvectors (5, 5), a row each.
-
-    Each row is signed so that its largest entry is positive.
-    """
-    values, vectors = np.linalg.eigh(G)
-    rows = vectors.T[::-1]
-    largest = np.abs(rows).argmax(1)
-    return values[::-1], rows * np.sign(rows[np.arange(len(rows)), largest])[:, None]
-
-
 def _correlations(a, b):
     """(c, d) Pearson correlations of the columns of a (N, c) with those of b (N, d), 0 where a column is constant."""
     return np.nan_to_num(1 - cdist(a.T, b.T, "correlation"))
-
-
-def _degrees(cosine):
-    return np.degrees(np.arccos(np.clip(cosine, -1, 1)))

@@ -32,7 +32,7 @@ class Bundle:
     Attributes
     ----------
     marks : identities of those it holds, a tuple for each of `FAMILIES`.
-    means : {identity: means} of the terms of marks that are taken apart, see `introspection.suite_means`.
+    means : {identity: means} of the terms of marks that are taken apart, see `look.term_means`.
     """
 
     def __init__(self, path, preset):

@@ -39,7 +39,8 @@ def recover(power, labels, kmax, train_on="latin_hypercube", repeats=1, train=No
     labels : of the marks.
     kmax : largest k [h/Mpc].
     train_on : "latin_hypercube", fold by fold, or "BSQ".
-    repeats, train, seed : see `recovery`.
+    repeats : times the simulations are dealt anew, with new weights.
+    train : most simulations to train on, for learning curves; default all that are left.
     """
     if train_on not in ("latin_hypercube", "BSQ"):
         raise ValueError(f"train_on is {train_on!r}; allowed are latin_hypercube, BSQ.")
@@ -52,102 +53,67 @@ def recover(power, labels, kmax, train_on="latin_hypercube", repeats=1, train=No
         found = recovery(*spectra, **asked)
         # Three digits, in units of the prior, are more than a regressor knows.
         predicted = ((found.predicted - MIDDLE) / SCATTER).astype(np.float16)
-        arrays = {"predicted": predicted, "val_loss": found.val_loss, "epochs": found.epochs, "train": found.train}
+        arrays = {"predicted": predicted, "val_loss": found.val_loss, "train": found.train}
         return {name: torch.as_tensor(array) for name, array in arrays.items()}
 
     # All that decides it: what the spectra of each set are and how far they reach, the marks, the training.
-    about = [
-        {"spectra": each.key, "bins": len(each.k), "marks": [each.identities[label] for label in labels]}
-        for each in sets
-    ]
+    marks = [[each.identities[label] for label in labels] for each in sets]
+    about = [{"spectra": each.key, "bins": len(each.k), "marks": of} for each, of in zip(sets, marks, strict=True)]
     key = {"version": VERSION, "sets": about, "recipe": asdict(RegressionRecipe())} | asked
     kept = {name: tensor.double().numpy() for name, tensor in disk.kept("recovery", key, make).items()}
-    predicted, train = MIDDLE + SCATTER * kept["predicted"], int(kept["train"])
-    return Recovery((UNMARKED, *labels), sets[-1].theta, predicted, kept["val_loss"], kept["epochs"], train, seed)
+    predicted = MIDDLE + SCATTER * kept["predicted"]
+    return Recovery((UNMARKED, *labels), sets[-1].theta, predicted, kept["val_loss"], int(kept["train"]), seed)
 
 
-def spectra_by_mark(power, labels=None):
-    """{label: (N, 3, b)} of a Measurement, with P_dd alone in front."""
-    marked = {label: power[label] for label in (power.labels if labels is None else labels)}
-    return {UNMARKED: unmarked(power.P_dd)} | marked
-
-
-def unmarked(P_dd):
-    """Spectra (N, 3, b) of M = 1: through them a regressor of the same width sees P_dd (N, b) and nothing else."""
-    return np.repeat(np.asarray(P_dd)[:, None], 3, axis=1)
-
-
-def checked_kmax(run, kmax):
-    """kmax [h/Mpc], if the mark of a Run was trained on scales up to there; the paper trains at 0.3, judges at 0.2."""
-    if kmax > run.kmax + 1e-9:
-        raise ValueError(
-            f"kmax is {kmax:g} h/Mpc, and {run.folder.name} was trained on scales up to {run.kmax:g}: choose a smaller "
-            f"kmax, or train a mark with `papermill 03_train.ipynb out.ipynb -p kmax {kmax:g}` and give its run."
-        )
-    return kmax
+def spectra_by_mark(power, labels):
+    """{label: (N, 3, b)} of a Measurement, in front P_dd alone: as spectra of M = 1, which tell a regressor no more."""
+    return {UNMARKED: np.repeat(power.P_dd[:, None], 3, axis=1)} | {label: power[label] for label in labels}
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """Predictions for simulations that the regressor never saw, by mark and repeat.
+    """Predictions for simulations that the regressor never saw, by mark and repeat."""
 
-    Attributes
-    ----------
-    labels : of the marks.
-    theta : (N, 5) true parameters.
-    predicted : (marks, repeats, N, 5).
-    val_loss : (marks,) mean over repeats and folds of the best validation loss: to choose a mark without its test.
-    epochs : (marks,) mean length of the trainings.
-    train : simulations a regressor was trained on.
-    seed : of the resampling.
-    """
-
-    labels: tuple
-    theta: np.ndarray
-    predicted: np.ndarray
-    val_loss: np.ndarray
-    epochs: np.ndarray
-    train: int
-    seed: int
-
-    def squared_error(self, label):
-        """(repeats, N, 5), over the variance of the prior."""
-        if label not in self.labels:
-            raise KeyError(f"{label!r} is not among the marks {', '.join(self.labels)}.")
-        return ((self.predicted[self.labels.index(label)] - self.theta) / SCATTER) ** 2
+    labels: tuple  # of the marks
+    theta: np.ndarray  # (N, 5) true parameters
+    predicted: np.ndarray  # (marks, repeats, N, 5)
+    val_loss: np.ndarray  # (marks,) best validation loss, mean over all trainings: to choose a mark without its test
+    train: int  # simulations a regressor was trained on
+    seed: int  # of the resampling
 
     def mse(self, label):
         """(3, 5): the mean squared error of each parameter and its 95 % interval, low and high."""
-        error = self.squared_error(label)
-        return self._with_interval(error.mean((0, 1)), self._resampled(error))
+        return _interval(self._resampled(label))
 
     def ratio(self, label, over):
         """(3, 5): MSE of one mark over that of another and its 95 % interval; above 1 the other is better.
 
         Simulations and repeats are resampled, the same for both marks; the training simulations are not.
         """
-        top, low = self.squared_error(label), self.squared_error(over)
-        ratios = self._resampled(top) / self._resampled(low)
-        return self._with_interval(top.mean((0, 1)) / low.mean((0, 1)), ratios)
+        return _interval(self._resampled(label) / self._resampled(over))
 
     def chosen(self, labels):
         """The one of some marks with the lowest validation loss."""
         return min(labels, key=lambda label: self.val_loss[self.labels.index(label)])
 
-    def _resampled(self, error):
-        """(draws, 5) means over simulations and repeats, both drawn with replacement, alike for every mark."""
+    def _resampled(self, label):
+        """(1 + draws, 5) MSE over the variance of the prior: of all, and of resamples, alike for every mark."""
+        if label not in self.labels:
+            raise KeyError(f"{label!r} is not among the marks {', '.join(self.labels)}.")
+        error = ((self.predicted[self.labels.index(label)] - self.theta) / SCATTER) ** 2
         simulations, repeats = self._weights
         return np.einsum("rs,rsd->rd", repeats, np.tensordot(simulations, error, (1, 1)))
 
     @cached_property
     def _weights(self):
-        """(draws, N) and (draws, repeats): how often each is drawn, over their number."""
+        """(1 + draws, N) and (1 + draws, repeats): how often each counts, over their number; first each once."""
         drawn = resamples(*self.predicted.shape[2:0:-1], RESAMPLED, self.seed)
-        return [counts / counts.shape[1] for counts in drawn]
+        return [np.vstack([np.ones(counts.shape[1]), counts]) / counts.shape[1] for counts in drawn]
 
-    @staticmethod
-    def _with_interval(value, resampled):
-        return np.stack([value, *np.quantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)])
+
+def _interval(values):
+    """(3, 5): the first of (1 + draws, 5), and the ends of the middle 95 % of the others."""
+    return np.stack([values[0], *np.quantile(values[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)])
 
 
 def recovery(training, test=None, repeats=1, train=None, recipe=None, seed=0):
@@ -160,60 +126,40 @@ def recovery(training, test=None, repeats=1, train=None, recipe=None, seed=0):
     Parameters
     ----------
     training, test : ({label: (N, 3, b)}, theta (N, 5)): P_dd, P_dm and P_mm of every mark, and the truth.
-    repeats : times the simulations are dealt anew, with new weights.
-    train : most simulations to train on, for learning curves; default all that are left.
-    recipe : a RegressionRecipe.
     """
-    (spectra, theta), count, first = training, len(training[1]), 0
-    x, theta = _inputs(spectra), np.asarray(theta, np.float64)
-    if test is None:
-        splits = [split for repeat in range(repeats) for split in folds(count, train, seed, repeat)]
-    else:
-        if tuple(spectra) != tuple(test[0]):
-            raise ValueError("training and test have different marks; measure the same marks of both sets.")
-        x, theta = torch.cat([x, _inputs(test[0])], dim=1), np.concatenate([theta, test[1]])
-        splits, first = [(*holdout(count, train, seed, repeat), slice(count, None)) for repeat in range(repeats)], count
+    labels, count, first = tuple(training[0]), len(training[1]), 0 if test is None else len(training[1])
+    sets = (training,) if test is None else (training, test)
+    x = torch.cat([torch.stack([features(spectra[label]) for label in labels]) for spectra, _ in sets], dim=1).float()
+    theta = np.concatenate([theta for _, theta in sets])
+    splits = [split for repeat in range(repeats) for split in folds(count, train, seed, repeat, test is None)]
     target, rows = torch.from_numpy((theta - MIDDLE) / SCATTER).to(x.dtype), [split[:2] for split in splits]
-    predicted, *scores = (part.double().numpy() for part in fitted(x, target, rows, recipe, seed))
+    predicted, loss, _ = (part.double().numpy() for part in fitted(x, target, rows, recipe, seed))
     tested = np.empty((len(x), repeats, *theta.shape))
     for number, (_, _, rows) in enumerate(splits):
         tested[:, number * repeats // len(splits), rows] = MIDDLE + SCATTER * predicted[:, number, rows]
-    scores = (score.mean(1) for score in scores)
-    return Recovery(tuple(spectra), theta[first:], tested[:, :, first:], *scores, len(splits[0][0]), seed)
+    return Recovery(labels, theta[first:], tested[:, :, first:], loss.mean(1), len(splits[0][0]), seed)
 
 
-def folds(count, train=None, seed=0, repeat=0):
-    """Rows (train, validate, test) of each of five folds; every simulation is in one test."""
-    order, held, most = _deal(count, -(-count // FOLDS), train, (seed, FOLD, repeat))
-    found = []
-    for number, test in enumerate(order.tensor_split(FOLDS)):
-        rest = order[~torch.isin(order, test)].roll(-number * held)
-        found.append((rest[held : held + most], rest[:held], test))
-    return found
+def folds(count, train=None, seed=0, repeat=0, tested=True):
+    """Rows (train, validate, test) of each of five folds, every simulation in one test, or of one to test other sets.
 
-
-def holdout(count, train=None, seed=0, repeat=0):
-    """Rows (train, validate) where all of a set may be seen."""
-    order, held, most = _deal(count, 0, train, (seed, SUBSET, repeat))
-    return order[held : held + most], order[:held]
-
-
-def _deal(count, tested, train, words):
-    """Simulations in random order, how many of them validate, and how many train."""
+    Parameters
+    ----------
+    train : most rows to train on; default all that are left.
+    tested : whether the `count` simulations are tested themselves, or those in the rows after them.
+    """
     if count < FEWEST:
         raise ValueError(
             f"There are {count} simulations; recovery of {', '.join(PARAMETERS)} needs at least {FEWEST} to train, "
             'validate and test on: make a larger set, e.g. with suite("demo").'
         )
     held = round(VALIDATION * count)
-    most = count - tested - held
+    most = count - held - tested * -(-count // FOLDS)
     if train is not None and not 10 <= train <= most:
         raise ValueError(f"train is {train}; with a validation part set aside it must lie in 10 ... {most}.")
-    return torch.randperm(count, generator=generator(*words)), held, train or most
-
-
-def _inputs(spectra):
-    shapes = {label: np.shape(each) for label, each in spectra.items()}
-    if len(set(shapes.values())) != 1:
-        raise ValueError(f"Marks must have spectra of one shape (N, 3, b); given are {shapes or 'none'}.")
-    return torch.stack([features(each) for each in spectra.values()]).float()
+    order = torch.randperm(count, generator=generator(seed, FOLD if tested else SUBSET, repeat))
+    splits = []
+    for number, test in enumerate(order.tensor_split(FOLDS) if tested else [slice(count, None)]):
+        rest = order[~torch.isin(order, test)].roll(-number * held) if tested else order
+        splits.append((rest[held : held + (train or most)], rest[:held], test))
+    return splits

@@ -4,7 +4,7 @@ The networks read the features of the regressor. Nothing is written to disk: no 
 """
 
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from types import SimpleNamespace
 
@@ -30,67 +30,54 @@ def features(spectra):
     return torch.cat([unmarked_summary(P_dd), marked_summary(P_dd, P_dm, P_mm)], dim=-1)
 
 
+@dataclass(frozen=True, eq=False)
 class Posterior:
-    """p(theta | spectra) under a uniform prior: an equal mixture of normalising flows.
+    """p(theta | spectra) under a uniform prior: an equal mixture of normalising flows."""
 
-    Parameters
-    ----------
-    estimators : density estimators of sbi, trained on the standardised features that `kept` names.
-    mean, scatter, kept : (3b,) of the features of the training simulations, and which of them vary at all.
-    prior : (5, 2) lower and upper bounds.
-    """
-
-    def __init__(self, estimators, mean, scatter, kept, prior):
-        self.estimators, self.prior = estimators, np.asarray(prior)
-        self._mean, self._scatter, self._kept = mean, scatter, kept
+    prior: np.ndarray  # (5, 2) lower and upper bounds
+    mean: torch.Tensor  # (3b,) of the features of the training simulations
+    scatter: torch.Tensor  # (3b,)
+    kept: torch.Tensor  # (3b,) bool, which features vary at all
+    estimators: list = field(default_factory=list)  # density estimators of sbi, trained on these, standardised
 
     def within(self, prior):
         """The same posterior under a uniform prior (5, 2) that lies inside its own: cut off, and nothing else."""
-        prior = np.asarray(prior)
         if (prior[:, 0] < self.prior[:, 0]).any() or (prior[:, 1] > self.prior[:, 1]).any():
             raise ValueError(
                 f"prior is {prior.tolist()}, which reaches beyond {self.prior.tolist()}, where this posterior was "
                 "trained; give one inside, or train on simulations that cover it."
             )
-        return Posterior(self.estimators, self._mean, self._scatter, self._kept, prior)
+        return replace(self, prior=prior)
 
     def samples(self, spectra, count=1000, seed=0):
         """(N, count, 5) samples for spectra (N, 3, b)."""
-        return self._drawn(self._seen(spectra), count, seed).transpose(0, 1).double().numpy()
-
-    @torch.no_grad()
-    def log_prob(self, spectra, theta):
-        """(N,) log of the density of theta (N, 5) for spectra (N, 3, b), under the prior of the training."""
-        x, theta = self._seen(spectra), torch.as_tensor(np.asarray(theta)).float()
-        each = torch.stack([estimator.log_prob(theta[None], x)[0] for estimator in self.estimators])
-        return (each.logsumexp(0) - np.log(len(each))).double().numpy()
+        return self._drawn(self.seen(spectra), count, seed).transpose(0, 1).double().numpy()
 
     def coverage(self, spectra, theta, count=500, seed=0):
-        """Whether posteriors of N simulations drawn from the prior hold their truths as often as they say.
+        """Whether posteriors of N simulations hold their truths as often as they say, from `count` samples of each.
 
         Parameters
         ----------
-        spectra, theta : (N, 3, b) and (N, 5), never used in training.
-        count : samples of each posterior.
+        spectra, theta : (N, 3, b) and (N, 5), drawn from the prior and never used in training.
         """
-        from sbi.diagnostics import check_tarp, run_tarp
+        from sbi.diagnostics import run_tarp
 
-        x, theta = self._seen(spectra), torch.as_tensor(np.asarray(theta)).float()
         low, high = self.prior.T
-        if ((theta.numpy() < low - 1e-6) | (theta.numpy() > high + 1e-6)).any():
+        if ((theta < low - 1e-6) | (theta > high + 1e-6)).any():
             raise ValueError(
                 f"Some theta lie outside the prior {self.prior.tolist()}: coverage needs truths drawn from the prior; "
                 "choose it with `within`, or test on simulations inside it."
             )
+        x, theta = self.seen(spectra), torch.tensor(theta).float()
         samples = self._drawn(x, count, seed)
         held = SimpleNamespace(sample_batched=lambda *_, **__: samples)  # all that is asked of a posterior there
         with seeded(seed, REFERENCES):
             expected, alpha = run_tarp(theta, x, held, num_posterior_samples=count, show_progress_bar=False)
-        ranks = (samples < theta).double().mean(0)
-        return Coverage(ranks.numpy(), alpha.numpy(), expected.numpy(), check_tarp(expected, alpha)[0])
+        return Coverage((samples < theta).double().mean(0).numpy(), alpha.numpy(), expected.numpy())
 
-    def _seen(self, spectra):
-        return ((features(spectra).double() - self._mean) / self._scatter)[:, self._kept].float()
+    def seen(self, spectra):
+        """What the flows read of spectra (N, 3, b): the features that vary, standardised."""
+        return ((features(spectra).double() - self.mean) / self.scatter)[:, self.kept].float()
 
     @torch.no_grad()
     def _drawn(self, x, count, seed):
@@ -99,7 +86,7 @@ class Posterior:
         sbi's own rejection goes on until *every* round has accepted something for the box that accepts least, which
         with hundreds of boxes may never be; here a box that has enough is left alone.
         """
-        low, high = torch.as_tensor(np.array(self.prior)).float().T
+        low, high = torch.tensor(self.prior).float().T
         kept, each = [torch.empty(0, len(low)) for _ in x], -(-count // len(self.estimators))
         wanting, tried = list(range(len(x))), 0
         with seeded(seed, DRAWN):
@@ -122,19 +109,11 @@ class Posterior:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Where truths fell among samples of their posteriors.
+    """Where truths fell among samples of their posteriors."""
 
-    Attributes
-    ----------
-    ranks : (N, 5), the share of samples below the truth: uniform if posteriors are calibrated (SBC).
-    alpha, expected : credibility and how often regions of it hold the truth (TARP, all parameters at once).
-    area : between that curve and the diagonal for alpha > 1/2: below 0 for posteriors too narrow, above for too wide.
-    """
-
-    ranks: np.ndarray
-    alpha: np.ndarray
-    expected: np.ndarray
-    area: float
+    ranks: np.ndarray  # (N, 5), the share of samples below the truth: uniform if posteriors are calibrated (SBC)
+    alpha: np.ndarray  # credibility (TARP, all parameters at once)
+    expected: np.ndarray  # how often regions of that credibility hold the truth
 
     def share(self, level=0.68):
         """(5,) share of truths inside the central interval of `level`."""
@@ -142,8 +121,7 @@ class Coverage:
 
     def band(self, level=0.68, confidence=0.99):
         """Shares between which calibrated posteriors would fall with `confidence`, given so many tests."""
-        count = len(self.ranks)
-        return tuple(x / count for x in binom.interval(confidence, count, level))
+        return tuple(x / len(self.ranks) for x in binom.interval(confidence, len(self.ranks), level))
 
 
 def posterior(spectra, theta, prior=PRIOR_BSQ, members=1, seed=0):
@@ -157,36 +135,23 @@ def posterior(spectra, theta, prior=PRIOR_BSQ, members=1, seed=0):
     """
     from sbi.inference import NPE
     from sbi.neural_nets import posterior_nn
+    from sbi.utils import BoxUniform
 
-    x, theta = features(spectra).double(), torch.as_tensor(np.asarray(theta)).float()
+    x, theta = features(spectra).double(), torch.tensor(theta).float()
     if len(x) < FEWEST:
         raise ValueError(
             f"There are {len(x)} simulations; a posterior needs at least {FEWEST} to train on: make a larger set, e.g. "
             'with suite("demo").'
         )
-    mean, scatter = x.mean(0), x.std(0)
-    kept = scatter > 1e-6  # r = 1 of M = 1 never varies and must not be divided by its rounding
-    found = Posterior([], mean, scatter, kept, prior)
+    # r = 1 of M = 1 never varies and must not be divided by its rounding.
+    found = Posterior(prior, x.mean(0), x.std(0), x.std(0) > 1e-6)
+    box = BoxUniform(*torch.tensor(prior).float().T)
+    # sbi's own tracker writes files into the working directory; this one tracks nothing.
+    tracker = SimpleNamespace(log_metric=lambda *_, **__: None, flush=lambda: None)
     for member in range(members):
         # The flow lives where the prior has no edges, so that none of it leaks out.
-        flow = posterior_nn("zuko_maf", z_score_theta="transform_to_unconstrained", x_dist=_box(prior), **NETWORK)
+        flow = posterior_nn("zuko_maf", z_score_theta="transform_to_unconstrained", x_dist=box, **NETWORK)
         with seeded(seed, TRAINED, member), redirect_stdout(StringIO()):
-            trainer = NPE(prior=_box(prior), density_estimator=flow, tracker=_NoLog(), show_progress_bars=False)
-            found.estimators.append(trainer.append_simulations(theta, found._seen(spectra)).train(**TRAINING))
+            trainer = NPE(prior=box, density_estimator=flow, tracker=tracker, show_progress_bars=False)
+            found.estimators.append(trainer.append_simulations(theta, found.seen(spectra)).train(**TRAINING))
     return found
-
-
-def _box(prior):
-    from sbi.utils import BoxUniform
-
-    low, high = torch.as_tensor(np.array(prior)).float().T
-    return BoxUniform(low, high)
-
-
-class _NoLog:
-    """The tracker sbi asks for, which tracks nothing: its default writes files into the working directory."""
-
-    log_dir = None
-
-    def __getattr__(self, name):
-        return lambda *_, **__: None

@@ -16,29 +16,19 @@ START, EPOCH = 10, 11
 
 @dataclass(frozen=True)
 class RegressionRecipe:
-    """How a regressor is trained; what table 4 leaves open is taken from table 1, or was chosen on `demo`.
+    """How a regressor is trained; what table 4 leaves open is taken from table 1, or was chosen on `demo`."""
 
-    Parameters
-    ----------
-    dropout : share of hidden units left out of a training step.
-    learning_rate, weight_decay : of AdamW.
-    batch : fewest simulations of a step.
-    gamma, plateau_patience, floor : the rate times gamma after so many epochs without progress, down to the floor.
-    patience, min_delta, epochs : epochs without a gain of min_delta in validation loss before it ends, and most of all.
-    eps : of the loss, in units of the variance of the prior.
-    """
-
-    dropout: float = 0.1
-    learning_rate: float = 5e-3
-    weight_decay: float = 1e-4
-    batch: int = 128
-    gamma: float = 0.5
-    plateau_patience: int = 8
-    floor: float = 1e-7
-    patience: int = 20
-    min_delta: float = 1e-5
-    epochs: int = 400
-    eps: float = 1e-6
+    dropout: float = 0.1  # share of hidden units left out of a training step
+    learning_rate: float = 5e-3  # of AdamW
+    weight_decay: float = 1e-4  # of AdamW
+    batch: int = 128  # fewest simulations of a step
+    gamma: float = 0.5  # what the rate is multiplied with ...
+    plateau_patience: int = 8  # ... after so many epochs without progress,
+    floor: float = 1e-7  # down to this
+    patience: int = 20  # epochs without progress before it ends
+    min_delta: float = 1e-5  # of the validation loss: less is no progress
+    epochs: int = 400  # most of all
+    eps: float = 1e-6  # of the loss, in units of the variance of the prior
 
 
 class Pyramid(nn.Module):
@@ -54,12 +44,7 @@ class Pyramid(nn.Module):
         self.last = nn.Linear(B, outputs)
 
     def forward(self, x, kept=None):
-        """Outputs (batch, outputs) for x (batch, B).
-
-        Parameters
-        ----------
-        kept : masks (batch, width) of the hidden layers, 0 or 1 / (1 - dropout); None to leave nothing out.
-        """
+        """Outputs (batch, outputs) for x (batch, B), with dropout by masks (batch, width), 0 or 1 / (1 - dropout)."""
         for i, layer in enumerate(self.hidden):
             x = layer(x) if kept is None else layer(x) * kept[i]
         return self.last(x)
@@ -130,13 +115,19 @@ def _stack(x, theta, train, held, recipe, seed, number):
     adam = torch.optim.AdamW([weights], recipe.learning_rate, weight_decay=recipe.weight_decay)
     best, loss, ended = weights.detach().clone(), x.new_full((len(x),), inf), torch.zeros_like(alive)
     factor, plateau, stale = torch.ones_like(loss), torch.zeros_like(alive), torch.zeros_like(alive)
+    steps = max(1, len(train) // recipe.batch)
+    batch = len(train) // steps  # evened out, so that at most `steps - 1` rows sit out an epoch
     for epoch in range(recipe.epochs):
         share = factor[alive].clamp(min=recipe.floor / recipe.learning_rate)[:, None]
-        for places, kept in _steps(generator(seed, EPOCH, number, epoch), pyramid.widths, len(train), recipe):
-            rows, kept = train[places], [mask.to(x) for mask in kept]
-            predicted = pyramid.stacked(weights, x[alive[:, None], rows], kept)
+        draw = generator(seed, EPOCH, number, epoch)
+        for rows in train[torch.randperm(len(train), generator=draw)[: steps * batch]].split(batch):
+            masks = (torch.rand(batch, sum(pyramid.widths), generator=draw) < 1 - recipe.dropout) / (1 - recipe.dropout)
+            predicted = pyramid.stacked(weights, x[alive[:, None], rows], masks.to(x).split(pyramid.widths, dim=1))
             (weights.grad,) = torch.autograd.grad(log_mse(predicted, theta[rows], recipe.eps).sum(), weights)
-            _step(adam, weights, share)
+            before = weights.detach().clone()
+            adam.step()
+            # A step is in proportion to its rate, so each model takes its share of one at the first rate.
+            weights.data = before.lerp_(weights.detach(), share)
         with torch.no_grad():
             value = log_mse(pyramid.stacked(weights, x[alive[:, None], held]), theta[held], recipe.eps)
         better = value < loss[alive] - recipe.min_delta
@@ -147,37 +138,11 @@ def _stack(x, theta, train, held, recipe, seed, number):
         factor[late], plateau[late] = factor[late] * recipe.gamma, 0
         ended[alive] = epoch + 1
         going = stale[alive] < recipe.patience
-        if not going.all():
-            alive, weights = alive[going], _go_on(adam, weights, going)
-        if not len(alive):
+        if not going.any():
             break
+        if not going.all():  # the others go on, and the optimiser keeps what it knows of them
+            known, alive, weights = adam.state.pop(weights), alive[going], nn.Parameter(weights.detach()[going])
+            adam.state[weights] = {name: part[going] if part.dim() else part for name, part in known.items()}
+            adam.param_groups[0]["params"] = [weights]
     with torch.no_grad():
         return pyramid.stacked(best, x), loss, ended
-
-
-@torch.no_grad()
-def _step(adam, weights, share):
-    """A step of AdamW for weights (m, p), of which each model takes its share (m, 1): that of its rate in the first."""
-    if (share == 1).all():
-        adam.step()
-    else:
-        before = weights.clone()
-        adam.step()
-        weights.copy_(before.lerp_(weights, share))
-
-
-def _go_on(adam, weights, rows):
-    """The weights of some of the models, of which the optimiser keeps what it knows."""
-    some, known = nn.Parameter(weights.detach()[rows]), adam.state.pop(weights)
-    adam.state[some] = {name: part[rows] if part.dim() else part for name, part in known.items()}
-    adam.param_groups[0]["params"] = [some]
-    return some
-
-
-def _steps(draw, widths, count, recipe):
-    """Steps of one epoch: places of a batch among `count` training rows, and its dropout masks, one a hidden layer."""
-    steps, kept = max(1, count // recipe.batch), 1 - recipe.dropout
-    batch = count // steps  # evened out, so that at most `steps - 1` rows sit out an epoch
-    for places in torch.randperm(count, generator=draw)[: steps * batch].split(batch):
-        drawn = torch.rand(batch, sum(widths), generator=draw)
-        yield places, ((drawn < kept) / kept).split(widths, dim=1)

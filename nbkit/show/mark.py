@@ -6,7 +6,7 @@ import ipywidgets as w
 import numpy as np
 import torch
 
-from nbkit.look import cross_response, r_squared, response_curves
+from nbkit.look import cross_response, response_curves
 from nbkit.mark.classical import smoothing_kernel
 from nbkit.mark.learned import LearnedMark
 from nbkit.mesh.grid import to_fourier, to_real
@@ -113,9 +113,10 @@ def anatomy_explorer(parts, kmax=0.3):
         M = parts.M([name for name in parts.terms if name not in on])
         Delta = marked_field(M / M.mean(), delta)
         P = spectra_of_modes(delta_k, to_fourier(Delta, grid), grid=grid, kmax=kmax)
+        R2 = np.corrcoef(M.ravel(), full.ravel())[0, 1] ** 2 if on else 0
         names, last = ", ".join(SYMBOLS[name] for name in on) or "none", float(P.P_mm[-1] / P.P_dd[-1])
         said.value = (
-            f"<div style='line-height: 18px'><b>on: {names}</b>. M explains {r_squared(M, full) if on else 0:.0%} of "
+            f"<div style='line-height: 18px'><b>on: {names}</b>. M explains {R2:.0%} of "
             f"the variance of the full mark; P_ΔΔ / P_δδ = {last:.2f} at k = {float(P.k[-1]):.2f} h/Mpc.</div>"
         )
         return {"Delta": Delta}, {"P_δΔ / P_δδ": (P.k, P.P_dm / P.P_dd), "P_ΔΔ / P_δδ": (P.k, P.P_mm / P.P_dd)}

@@ -5,11 +5,15 @@ import pytest
 import torch
 from scipy.stats import truncnorm
 
-from nbkit.recover import unmarked
 from nbkit.recover.posterior import Coverage, Posterior, posterior
 from nbkit.universe.cosmology import PRIOR_BSQ, PRIOR_LATIN_HYPERCUBE
 
 NOISE = 0.1
+
+
+def unmarked(P_dd):
+    """Spectra (N, 3, b) of M = 1."""
+    return np.repeat(P_dd[:, None], 3, axis=1)
 
 
 def measured(count, seed, prior=PRIOR_BSQ):
@@ -48,7 +52,9 @@ def test_density_is_normalised(trained):
     found, _ = trained
     rng = np.random.default_rng(3)
     theta = PRIOR_BSQ[:, 0] + rng.random((20_000, 5)) * (PRIOR_BSQ[:, 1] - PRIOR_BSQ[:, 0])
-    density = np.exp(found.log_prob(unmarked(np.full((20_000, 2), 10**0.5)), theta))
+    x = found.seen(unmarked(np.full((20_000, 2), 10**0.5)))
+    with torch.no_grad():
+        density = found.estimators[0].log_prob(torch.tensor(theta[None]).float(), x)[0].exp().double().numpy()
     assert density.mean() * np.prod(PRIOR_BSQ[:, 1] - PRIOR_BSQ[:, 0]) == pytest.approx(1, abs=0.1)
 
 
@@ -89,7 +95,7 @@ def test_boxes_whose_posterior_hardly_reaches_into_the_prior_are_drawn_all_the_s
     """One box in 300 accepts a sample in 1,000; nothing of what the others accept waits for it."""
     x = torch.full((300, 1), 0.05)
     x[7] = 0.0731  # 3.1 sigma above the edge
-    found = Posterior([Narrow(), Narrow()], 0, 1, [True], PRIOR_LATIN_HYPERCUBE)
+    found = Posterior(PRIOR_LATIN_HYPERCUBE, 0, 1, [True], [Narrow(), Narrow()])
     drawn = found._drawn(x, 201, 0).numpy()
     low, high = PRIOR_LATIN_HYPERCUBE.T
     assert drawn.shape == (201, 300, 5) and (drawn > low - 1e-6).all() and (drawn < high + 1e-6).all()
@@ -102,9 +108,8 @@ def test_boxes_whose_posterior_hardly_reaches_into_the_prior_are_drawn_all_the_s
 class Exact(Posterior):
     """The exact posterior of `measured`, or one that believes in another noise."""
 
-    def __init__(self, noise=NOISE, prior=PRIOR_LATIN_HYPERCUBE):
-        super().__init__([], torch.zeros(6), torch.ones(6), torch.ones(6, dtype=bool), prior)
-        self.noise = noise
+    def __init__(self, noise=NOISE):
+        super().__init__(PRIOR_LATIN_HYPERCUBE, torch.zeros(6), torch.ones(6), torch.ones(6, dtype=bool), [noise])
 
     def _drawn(self, x, count, seed):
         rng = np.random.default_rng(seed)
@@ -112,7 +117,7 @@ class Exact(Posterior):
         samples = low + rng.random((count, len(x), 5)) * (high - low)
         for column, i in enumerate((0, 4)):
             start, width = PRIOR_BSQ[i, 0], np.ptp(PRIOR_BSQ[i])
-            middle, noise = start + width * x[:, column].numpy(), width * self.noise
+            middle, noise = start + width * x[:, column].numpy(), width * self.estimators[0]
             edges = (low[i] - middle) / noise, (high[i] - middle) / noise
             samples[..., i] = truncnorm.rvs(*edges, middle, noise, size=(count, len(x)), random_state=rng)
         return torch.from_numpy(samples).float()
@@ -146,7 +151,7 @@ def test_truths_outside_the_prior_have_no_coverage(trained):
 
 
 def test_band_is_binomial():
-    made = Coverage(np.random.default_rng(0).random((200, 5)), np.zeros(1), np.zeros(1), 0.0)
+    made = Coverage(np.random.default_rng(0).random((200, 5)), np.zeros(1), np.zeros(1))
     low, high = made.band(0.68, 0.95)
     assert low == pytest.approx(0.68 - 1.96 * (0.68 * 0.32 / 200) ** 0.5, abs=0.01)
     assert high == pytest.approx(0.68 + 1.96 * (0.68 * 0.32 / 200) ** 0.5, abs=0.01)

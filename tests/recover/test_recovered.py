@@ -39,7 +39,7 @@ def runs(tmp_path, monkeypatch):
 @pytest.fixture
 def asked(monkeypatch):
     """What regressors were trained for; they are trained once."""
-    made, calls = recovery((spectra_by_mark(power(0)), power(0).theta)), []
+    made, calls = recovery((spectra_by_mark(power(0), LABELS), power(0).theta)), []
 
     def answer(*_, **options):
         calls.append(options)
@@ -51,7 +51,7 @@ def asked(monkeypatch):
 
 def test_what_is_kept_is_what_was_made_and_is_made_once(runs, monkeypatch):
     test = power(0)
-    first, made = recover({"latin_hypercube": test}, LABELS, 0.2), recovery((spectra_by_mark(test), test.theta))
+    first, made = recover({"latin_hypercube": test}, LABELS, 0.2), recovery((spectra_by_mark(test, LABELS), test.theta))
     assert first.labels == ("P_dd", *LABELS) and first.train == made.train
     for label in first.labels:
         np.testing.assert_allclose(first.mse(label), made.mse(label), rtol=5e-3)

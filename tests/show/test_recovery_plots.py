@@ -30,7 +30,7 @@ def found(count=60, train=100, seed=0):
     theta = low + rng.random((count, 5)) * (high - low)
     scatter = np.linspace(0.1, 0.3, len(labels))[:, None, None, None] * (high - low)
     predicted = theta + scatter * rng.standard_normal((len(labels), 2, count, 5))
-    return Recovery(labels, theta, predicted, scatter[:, 0, 0, 0], scatter[:, 0, 0, 0], train, 0)
+    return Recovery(labels, theta, predicted, scatter[:, 0, 0, 0], train, 0)
 
 
 def texts(ax):
@@ -79,7 +79,7 @@ def test_corner_and_coverage_are_silent(capsys):
     figure = recovery_plots.corner(samples, (low + high) / 2, PRIOR_LATIN_HYPERCUBE)
     assert len(figure.axes) == 15
     level = np.linspace(0, 1, 21)
-    made = {label: Coverage(rng.random((100, 5)), level, level, 0.0) for label in samples}
+    made = {label: Coverage(rng.random((100, 5)), level, level) for label in samples}
     assert [ax.get_title() for ax in recovery_plots.coverage(made).axes] == [
         *map(pretty, samples),
         "all parameters (TARP)",
