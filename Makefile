@@ -9,7 +9,7 @@ NO_NEWS := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false"
 QUICK := mesh mark look forecast/test_fisher.py forecast/test_fisher_bootstrap.py train/test_training.py \
 	train/test_contrast.py train/test_negatives.py test_disk.py test_notebook.py test_numbers.py
 
-.PHONY: help lab demo quick test faults bench experiment notebooks site lock clean
+.PHONY: help lab demo quick test test-gpu faults bench experiment notebooks site lock clean
 
 help:
 	@echo "make lab        open JupyterLab on the start page"
@@ -17,6 +17,7 @@ help:
 	@echo "make quick      style, layers and the unit tests that matter while editing, under a minute"
 	@echo "make test       everything CI runs: style, unit tests, notebooks cell by cell"
 	@echo "make faults     kills, full disks and bad input, a hundred times each, with a table at the end: an hour or two"
+	@echo "make test-gpu   on a machine with a card: notebook 03 trains there, goes on, and measures what the CPU does"
 	@echo "make bench      performance table, also written to runs/bench.json"
 	@echo "make experiment the whole paper on the mini suite, hours; stop it at any time, the next call goes on"
 	@echo "make notebooks  run the notebooks and store their outputs, after a change"
@@ -50,6 +51,9 @@ test: $(READY)
 
 faults: $(READY)
 	FAULTS=100 $(PY) -m pytest -q tests/faults
+
+test-gpu: $(READY)
+	$(PY) -m pytest -m gpu tests/train
 
 bench: $(READY)
 	$(PY) tests/bench.py

@@ -32,6 +32,11 @@ class Processes:
         self.size = int(os.environ.get("WORLD_SIZE", 1))
         self.rank = int(os.environ.get("RANK", 0)) if self.size > 1 else 0
         if self.size > 1 and not distributed.is_initialized():
+            if device.type == "cuda" and not distributed.is_nccl_available():
+                raise ValueError(
+                    f"{self.size} processes on GPUs need NCCL, which this build of torch lacks; install a CUDA build "
+                    "for Linux, or train in one process or on the CPU."
+                )
             distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
 
     @property
