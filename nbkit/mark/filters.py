@@ -176,24 +176,20 @@ def _boxes(modes):
 
 @lru_cache(maxsize=8)
 def _loop_tables(grid, dtype):
-    """What both loops read: polynomial rows, shells, k_z, 1 / W along one axis, and how far each row reaches."""
-    k_x, k_y, k_z = grid.wavevector(dtype=torch.float64)
-    inside = grid.k_nyq**2 - (k_x**2 + k_y**2)[..., 0]
-    reach = torch.floor(inside.clamp(min=0).sqrt() / grid.k_f * (1 + 1e-12)).int() + 1
-    reach = reach.where(inside > 0, 0).clamp(max=grid.n // 2 + 1)
-    inverse_window = 1 / grid.window(dtype=dtype)[:, 0, 0]
-    tables = _rows(grid, "cpu", dtype), grid.shells().index, k_z.to(dtype).flatten(), inverse_window, reach
-    return tuple(x.contiguous().numpy() for x in tables)
+    """What both loops read: polynomial rows, shells, k_z, 1 / W along one axis, and how many shells are below k_Nyq."""
+    shells, k_z = grid.shells(dtype=torch.float64), grid.wavevector(dtype=dtype)[2].flatten()
+    tables = _rows(grid, "cpu", dtype), shells.index, k_z, 1 / grid.window(dtype=dtype)[:, 0, 0]
+    return *(x.contiguous().numpy() for x in tables), int((shells.k < grid.k_nyq * (1 - 1e-12)).sum())
 
 
 @kernel
-def _filter_loop(start, stop, times_i, rows, shell, k_z, inverse_window, reach, delta_k, out, profile):
+def _filter_loop(start, stop, times_i, rows, shell, k_z, inverse_window, below, delta_k, out, profile):
     for b in range(len(delta_k)):
         for i in range(start, stop):
             for j in range(delta_k.shape[2]):
                 c0, c1, c2 = rows[i, j, 0], rows[i, j, 1], rows[i, j, 2]
                 w = inverse_window[i] * inverse_window[j]
-                end = reach[i, j]
+                end = np.searchsorted(shell[i, j], below)
                 for z in range(end):
                     y = (c0 + (c1 + c2 * k_z[z]) * k_z[z]) * (w * inverse_window[z]) * profile[shell[i, j, z]]
                     d = delta_k[b, i, j, z]
@@ -202,13 +198,13 @@ def _filter_loop(start, stop, times_i, rows, shell, k_z, inverse_window, reach, 
 
 
 @kernel
-def _shell_loop(start, stop, times_i, rows, shell, k_z, inverse_window, reach, delta_k, grad, sums, part):
+def _shell_loop(start, stop, times_i, rows, shell, k_z, inverse_window, below, delta_k, grad, sums, part):
     for b in range(len(delta_k)):
         for i in range(start, stop):
             for j in range(delta_k.shape[2]):
                 c0, c1, c2 = rows[i, j, 0], rows[i, j, 1], rows[i, j, 2]
                 w = inverse_window[i] * inverse_window[j]
-                for z in range(reach[i, j]):
+                for z in range(np.searchsorted(shell[i, j], below)):
                     # Modes with k_z > 0 stand for themselves and their conjugates; k_z = k_Nyq is never reached.
                     y = (c0 + (c1 + c2 * k_z[z]) * k_z[z]) * (w * inverse_window[z]) * (2 if z > 0 else 1)
                     d, g = delta_k[b, i, j, z], grad[b, i, j, z]
