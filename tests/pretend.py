@@ -108,7 +108,8 @@ def pretend(values=True):
     lift = torch._C._only_lift_cpu_tensors()
     torch._C._set_only_lift_cpu_tensors(True)
     try:
-        with patch.multiple(torch.cuda, **there), machine:
+        pinned = patch.object(torch.Tensor, "pin_memory", lambda tensor: tensor)
+        with patch.multiple(torch.cuda, **there), pinned, machine:
             yield machine.counts
     finally:
         torch._C._set_only_lift_cpu_tensors(lift)

@@ -20,6 +20,7 @@ from nbkit.train.contrast import candidates, normalised
 from nbkit.universe.cosmology import PRIOR_BSQ
 from nbkit.universe.store import fingerprint
 
+CPU = torch.device("cpu")
 # First words of the seeds of everything random: streams of different use never meet.
 SPLIT, WEIGHTS, ORDER, DRAWN, HELD_OUT = range(5)
 # Part of the free memory that fields may take, and how many parts a thread reads ahead when they do not fit.
@@ -43,20 +44,25 @@ class Batch(NamedTuple):
 
 
 class Fields:
-    """The density fields of a set on a device, by index: all in memory when they fit, else read ahead by a thread.
+    """The density fields of a set on a device, by index: all of them there when they fit, or beside a GPU in the memory
+    of its host, or else read ahead by a thread.
 
     Parameters
     ----------
     simulations : has len(), `grid`, and simulations[list] -> (batch, n, n, n) float32.
     device : where the fields are wanted.
-    memory : most bytes to keep there [default: half of what is free]; 0 streams from disk always.
+    memory : most bytes to keep there [a share of what is free]; 0 streams from disk always.
     """
+
+    all = host = None  # (N, n, n, n) on the device, or on the CPU
 
     def __init__(self, simulations, device, memory=None):
         self.simulations, self.device = simulations, device
         needed = 4 * len(simulations) * simulations.grid.n**3
-        memory = MEMORY_SHARE * free_memory(device) if memory is None else memory
-        self.all = self._read(range(len(simulations))).to(device) if needed <= memory else None
+        if needed <= (MEMORY_SHARE * free_memory(device) if memory is None else memory):
+            self.all = self._load(device)
+        elif memory is None and device.type == "cuda" and needed <= MEMORY_SHARE * free_memory(CPU):
+            self.host = self._load(CPU)
 
     def parts(self, indices):
         """Yield the fields (m, n, n, n) of each list of indices in turn; the next ones are read meanwhile."""
@@ -74,8 +80,17 @@ class Fields:
             finally:
                 reader.shutdown(cancel_futures=True)
 
+    def _load(self, device):
+        fields = torch.empty(len(self.simulations), *self.simulations.grid.shape, device=device)
+        for rows in torch.arange(len(fields)).split(64):  # never all of them twice
+            fields[rows[0] : rows[-1] + 1] = self._read(rows)
+        return fields
+
     def _read(self, part):
-        return torch.as_tensor(self.simulations[[int(i) for i in part]], dtype=torch.float32)
+        source = self.simulations if self.host is None else self.host
+        fields = torch.as_tensor(source[[int(i) for i in part]], dtype=torch.float32)
+        # Copies from pinned memory go on while the GPU works.
+        return fields.pin_memory() if self.device.type == "cuda" else fields
 
 
 class Simulations:

@@ -2,12 +2,13 @@
 
 import bench
 import numpy as np
+import pretend as pretend_gpu
 import pytest
 import torch
 from pretend import pretend
 from test_contrast import batch_of, objective_of
 from test_train import same_run
-from training_process import CASES, GRID, RECIPE, Boxes, stirred, trained
+from training_process import CASES, GRID, RECIPE, Boxes, fake, stirred, trained
 
 from nbkit import ClassicalMark, LearnedMark, load, measure
 from nbkit.mark import AdditiveMark, UnitMark
@@ -16,7 +17,7 @@ from nbkit.measure.cross import cross_spectra
 from nbkit.mesh.spectra import spectra_of_modes
 from nbkit.mesh.threads import choose_device
 from nbkit.show.training import Monitor
-from nbkit.train.data import Simulations
+from nbkit.train.data import Fields, Simulations
 from nbkit.train.fit import Processes
 from nbkit.universe.cosmology import FIDUCIAL
 
@@ -125,6 +126,31 @@ def test_marks_are_measured_on_a_gpu_as_on_the_cpu(monkeypatch, tmp_path):
     for on_cpu, on_gpu in zip(*found, strict=True):
         np.testing.assert_allclose(on_gpu, on_cpu, rtol=1e-4, atol=1e-5 * abs(on_cpu).max())
     assert learned.responses.w.device.type == "cpu"
+
+
+def test_fields_that_do_not_fit_a_gpu_stay_in_the_memory_of_its_host(monkeypatch):
+    simulations, wanted = fake(40), [[3, 1], [39], [0, 2, 4]]
+    for memory, place in ((pretend_gpu.MEMORY, "all"), (100_000, "host")):
+        monkeypatch.setattr(pretend_gpu, "MEMORY", memory)
+        with pretend():
+            fields = Fields(simulations, GPU)
+            assert [name for name in ("all", "host") if getattr(fields, name) is not None] == [place]
+            found = list(fields.parts(wanted))
+            assert all(each.device == GPU for each in found)
+            for part, each in zip(wanted, found, strict=True):
+                assert torch.equal(each.cpu(), simulations[part])
+
+
+def test_several_processes_on_gpus_without_nccl_are_told(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
+    with pretend(), pytest.raises(ValueError, match="2 processes on GPUs need NCCL, which this build of torch lacks"):
+        Processes(choose_device("cuda"))
+
+
+def test_a_gpu_that_is_not_there_is_told():
+    with pretend(), pytest.raises(ValueError, match="device is 'cuda:3', but 1 GPU is usable here"):
+        choose_device("cuda:3")
 
 
 def test_a_step_at_128_is_few_operations_and_waits():
