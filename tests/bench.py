@@ -160,6 +160,64 @@ def sliders():
     return {f"slider_{name}_ms": 1e3 * value for name, value in table.items()}
 
 
+BROWSER = {
+    "maps": """import numpy as np
+import torch
+import nbkit as nb
+from nbkit import show
+n = {n}
+grid = nb.Grid(n, 7.8125 * n)
+names = ["delta", "E0", "E1", "E2", "I3", "Delta", "h_E0", "h_E1", "h_E2", "h_I3", "h_x"]
+fields = dict(zip(names, torch.randn(11, n, n, n)))
+fields["delta"] = fields["delta"].exp() - 1
+show.Maps(fields, grid, terms=names[6:], bias=0.5)""",
+    "nodes": "show.Curves({{}}, nodes=[(0, 1), (1, 0), (2, 1), (3, 0)], bounds=(-2, 2), limits=(None, (-2, 2)))",
+    "filter": "show.invariant_explorer(fields['delta'], grid)",
+    "solid": """from nbkit.mesh.grid import to_fourier, to_real
+smooth = to_real(to_fourier(fields["E0"], grid) * torch.exp(-((grid.shells().k * 15) ** 2))[grid.shells().index], grid)
+show.Maps({{"smooth": smooth / smooth.std()}}, grid, solid="smooth", level=1.0, axis="x")""",
+}
+
+
+@measures
+def in_the_browser():
+    """Milliseconds from a key or a move of the pointer to the picture that follows, in JupyterLab at 64^3.
+
+    `first` and `open_128` are from the number of a cell to its first picture: twelve maps of 64^3 and of 128^3.
+    """
+    import tempfile
+
+    from browser import TIMED, Notebook, jupyterlab, open_browser
+
+    cells = [cell.format(n=64) for cell in BROWSER.values()]
+    notebooks = {"small": cells, "large": [BROWSER["maps"].format(n=128)]}
+    with tempfile.TemporaryDirectory() as place, jupyterlab(Path(place), notebooks) as lab, open_browser() as browser:
+        small = Notebook(browser, lab, "small").page
+        small.locator(".nbkit-nodes").scroll_into_view_if_needed()
+        plot = small.locator(".nbkit-nodes canvas").bounding_box()
+        drags = [["pointermove", {"clientX": plot["x"] + 200, "clientY": plot["y"] + 90 + 5 * i}] for i in range(15)]
+        name_them = "names => document.querySelectorAll('.nbkit').forEach((it, i) => it.classList.add(names[i]))"
+        small.evaluate(name_them, [f"the-{name}" for name in BROWSER])
+        slider = small.locator(".widget-slider", has=small.get_by_text("filter scale")).locator(".noUi-handle")
+        slider.evaluate("it => it.classList.add('the-scale')")
+        keys = {
+            "maps": (".the-maps canvas", ".the-maps", [["keydown", {"key": "."}]] * 21),
+            "cursor": (".the-maps canvas", ".the-maps", [["keydown", {"key": "ArrowUp"}]] * 21),
+            "curve_drag": (".the-nodes .nbkit-node", ".the-nodes", drags),
+            "filter": (".the-scale", ".the-filter", [["keydown", {"key": "ArrowRight"}]] * 9),
+            "3d": (".the-solid .nbkit-solid", ".the-solid", [["keydown", {"key": "ArrowLeft"}]] * 15),
+            "3d_slice": (".the-solid canvas", ".the-solid", [["keydown", {"key": "."}]] * 15),
+            "3d_level": (".the-solid .nbkit-grip:not([hidden])[aria-label*=level]", ".the-solid",
+                         [["keydown", {"key": "ArrowRight"}]] * 15),
+        }  # fmt: skip
+        table = {f"browser_{name}_ms": small.evaluate(TIMED, [*about]) for name, about in keys.items()}
+        first = "window.seen.picture - window.seen.cell"
+        table["browser_first_ms"] = small.evaluate(first)
+        small.close()
+        table["browser_open_128_ms"] = Notebook(browser, lab, "large").page.evaluate(first)
+    return table
+
+
 @measures
 def simulation():
     """A 64^3, B = 2, 6-step run on one thread over the very transforms it makes; two worker processes over one."""

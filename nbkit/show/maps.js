@@ -161,7 +161,7 @@ function render({ model, el, experimental }) {
     const options = Array.from({ length: Math.min(most, count) }, (_, i) => i + 1);
     const rows = (columns) => Math.ceil(count / columns);
     const sides = options.map((columns) => {
-      const tall = whole ? (whole - FOOT) / rows(columns) - ABOVE - GAP : ({ 1: 460, 2: 420 }[count] ?? 320);
+      const tall = whole ? (whole - FOOT) / rows(columns) - ABOVE - GAP : ({ 1: 460, 2: 420, 3: 400 }[count] ?? 320);
       return Math.floor(Math.max(Math.min((room + GAP) / columns - GAP, tall), 120));
     });
     const best = whole ? sides.indexOf(Math.max(...sides)) : options.findIndex((c) => rows(c) === rows(most));

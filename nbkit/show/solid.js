@@ -102,7 +102,10 @@ void main() { colour = shade; }`;
 // A canvas on which meshes { points, normals, faces, tints } are drawn, or null where there is no WebGL.
 function solidStage() {
   const canvas = document.createElement("canvas");
-  const gl = canvas.getContext("webgl2", { antialias: true, preserveDrawingBuffer: true });
+  // Smooth edges where a graphics card makes them; quick ones where the processor has to.
+  const gl =
+    canvas.getContext("webgl2", { antialias: true, failIfMajorPerformanceCaveat: true }) ??
+    canvas.getContext("webgl2", { antialias: false });
   if (!gl) return null;
   const program = gl.createProgram();
   for (const [kind, source] of Object.entries({ VERTEX_SHADER: VERTEX, FRAGMENT_SHADER: FRAGMENT })) {
