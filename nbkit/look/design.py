@@ -6,26 +6,28 @@ steps, of one or two bytes, it serves every mark alike, however much of its spec
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 from tqdm.auto import tqdm
 
 from nbkit import disk
-from nbkit.forecast import UNMARKED, forecast
+from nbkit.forecast import UNMARKED, Forecasts, forecast
+from nbkit.forecast.bootstrap import resampled, resamples
+from nbkit.forecast.fisher import Ingredients
 from nbkit.mark import identity
 from nbkit.mark.additive import BUMPS, NODES, SURVEYED, AdditiveMark, bumps, channel_maps, channels_of, ends_of
 from nbkit.mark.classical import ClassicalMark, classical_marks
 from nbkit.mark.learned import LearnedMark
-from nbkit.measure import VERSION, Measurement, measure
+from nbkit.measure import VERSION, measure
 from nbkit.measure.cross import cross_spectra
 from nbkit.mesh.grid import to_fourier
 from nbkit.mesh.threads import generator
 from nbkit.train import bundled_runs, load
-from nbkit.train.data import Fields
 from nbkit.train.information import Joined, Sample, cross_validated
-from nbkit.universe.cosmology import QUIJOTE_NAMES
+from nbkit.universe.cosmology import STEPS
 from nbkit.universe.suite import FIDUCIAL_SETS, Preset, suite
 
 # Smoothing scale of the three channels [Mpc/h] (larger ones tell less), and the largest k there is [h/Mpc].
@@ -94,6 +96,10 @@ class Design:
         """(21,) of the curves that have these values (3, 7) at the nodes."""
         return np.linalg.solve(self.at_nodes, np.asarray(values, float)[..., None]).ravel()
 
+    def curve(self, c, a, t):
+        """h of invariant number a, as the mark sees it, at t, of coefficients c (21,)."""
+        return np.reshape(c, (-1, NODES))[a] @ bumps(torch.as_tensor(t), *self.ends[a]).numpy()
+
     @cached_property
     def at_nodes(self):
         """(3, 7 nodes, 7 functions) of B_j."""
@@ -111,48 +117,45 @@ class Design:
         row = known.index(which)
         return self.tensors["fits"][row].double().numpy(), float(self.tensors["errors"][row])
 
-    def spectra(self, name, mark, bins=None):
-        """Fiducial spectra (n_s, 3 b) and derivatives (pairs, 5, 3 b), in steps, of an AdditiveMark of this basis.
+    def spectra(self, boxes, a, bins=None):
+        """Fiducial spectra (n_s, 3 b) and derivatives (pairs, 5, 3 b), in steps, of the mark a = (shift, c), a tensor.
 
         Parameters
         ----------
-        name : of the boxes, "judging" or "training".
-        mark : shift and coefficients count, as a tensor (22,).
+        boxes : "judging" or "training".
+        bins : the first of them [all].
         """
-        sizes, which = self.sizes[name], _groups(self.sizes[name])
-        q, step, mean = (self.tensors[f"{name}_{what}"][..., :bins, :].double() for what in ("q", "step", "mean"))
-        root = self.tensors["root"][:bins]
-        v, u = mark @ root, root[:, 0, 0]
+        root, Q, sizes = self.tensors["root"][:bins], self._Q(boxes)[:, :bins], self.sizes[boxes]
         first, second = torch.triu_indices(*root.shape[1:])
-        Q, twice = mean[which] + step[which] * q, torch.where(first == second, 1, 2)
+        v, u = a @ root, root[:, 0, 0]
+        weights = torch.where(first == second, 1, 2) * v[:, first] * v[:, second]
         P_dd, P_dm = u**2 * Q[..., 0], u * (Q[..., first == 0] * v).sum(-1)
-        P = torch.cat([P_dd, P_dm, (Q * (twice * v[:, first] * v[:, second])).sum(-1)], dim=-1)
-        fiducial, pairs = P.split([sizes[0], 5 * sizes[1]])
-        return fiducial, pairs.reshape(5, sizes[1], -1).transpose(0, 1)
+        P = torch.cat([P_dd, P_dm, torch.einsum("rbp,bp->rb", Q, weights)], dim=-1)
+        return P[: sizes[0]], P[sizes[0] :].reshape(5, sizes[1], -1).transpose(0, 1)
+
+    @cache
+    def _Q(self, boxes):
+        """(rows, b, pairs) of boxes and derivatives."""
+        q, step, mean = (self.tensors[f"{boxes}_{what}"].double() for what in ("q", "step", "mean"))
+        which = _groups(self.sizes[boxes])
+        return mean[which] + step[which] * q
 
     @property
     def sizes(self):
         """(fiducial boxes, pairs) that judge, and those to search on."""
         return {"judging": (self.preset.fiducial, self.preset.pairs), "training": TRAINING}
 
-    def power(self, marks):
-        """{set: Measurement} of {label: AdditiveMark of this basis} on the boxes that judge, for `nb.forecast`."""
-        found = {name: {} for name in FIDUCIAL_SETS}
-        for label, mark in marks.items():
-            a = torch.tensor([mark.shift, *sum(mark.coefficients, ())], dtype=torch.float64)
-            fiducial, D = self.spectra("judging", a)
-            found["fiducial"][label] = fiducial
-            for i, name in enumerate(QUIJOTE_NAMES):
-                found[f"{name}_p"][label], found[f"{name}_m"][label] = (fiducial.mean(0) + s * D[:, i] for s in (1, -1))
-        modes = self.preset.grid.bins(KMAX).modes.numpy()
+    def ingredients(self, mark, kmax, boxes="judging"):
+        """Ingredients of the forecast of an AdditiveMark of this basis, from "judging" or "training" boxes."""
+        a = torch.tensor([mark.shift, *sum(mark.coefficients, ())], dtype=torch.float64)
+        fiducial, D = self.spectra(boxes, a, int((self.k <= kmax).sum()))
+        return Ingredients(fiducial.numpy(), D.numpy() / STEPS[:, None])
 
-        def measurement(name):
-            about = self.preset.contents(name)
-            P = {label: x.reshape(len(x), 3, -1).numpy() for label, x in found[name].items()}
-            marked = {label: x[:, 1:] for label, x in P.items()}
-            return Measurement(self.k, modes, about.theta, about.seeds, next(iter(P.values()))[:, 0], marked)
-
-        return {name: measurement(name) for name in FIDUCIAL_SETS}
+    def forecasts(self, marks, kmax, count=200, fixed=()):
+        """Forecasts of {label: AdditiveMark of this basis}, as `nb.forecast` makes them of the boxes that judge."""
+        given = {label: self.ingredients(mark, kmax) for label, mark in marks.items()}
+        weights = resamples(*self.sizes["judging"], count)
+        return Forecasts({label: resampled(each, weights) for label, each in given.items()}).hold(*fixed)
 
     def finish(self, c, kmax, wanted=(0, 4), steps=250, seed=0):
         """(21,) of the mark with the smallest errors on the training boxes, by cross-fitted halves, begun at c (21,).
@@ -201,9 +204,14 @@ def _make(preset, near, channels, learned, progress):
     judging, training = (Joined(suite(each, sets=FIDUCIAL_SETS, progress=progress)) for each in (preset, near))
     grid, delta = judging.grid, judging[list(range(SURVEYED))]
     ends = ends_of(to_fourier(delta, grid), grid, channels)
-    tables = [
-        cross_spectra(_Watched(each, progress), torch.arange(len(each)), channels, ends) for each in (judging, training)
-    ]
+
+    def table(joined):
+        boxes = tqdm(range(len(joined)), "cross spectra", disable=not progress, leave=False, unit="box")
+        fields = SimpleNamespace(parts=lambda _: (joined[[row]] for row in boxes))
+        data = SimpleNamespace(grid=grid, kmax=KMAX, fields=fields)
+        return cross_spectra(data, torch.arange(len(joined)), channels, ends)
+
+    tables = table(judging), table(training)
     size = 1 + NODES * len(channels)
     first, second = torch.triu_indices(size, size)
     mean = torch.zeros(tables[0].shape[1], size, size, dtype=torch.float64)
@@ -259,17 +267,3 @@ def _groups(sizes):
 
 def _sliders():
     return [ClassicalMark(p, delta_s, scale) for scale in SLIDERS[2] for p in SLIDERS[0] for delta_s in SLIDERS[1]]
-
-
-class _Watched:
-    """Boxes as `cross_spectra` takes them, with a bar."""
-
-    kmax = KMAX
-
-    def __init__(self, simulations, progress):
-        self.grid, self.fields, self._simulations, self._hidden = simulations.grid, self, simulations, not progress
-
-    def parts(self, rows):
-        """The fields of each list of rows in turn."""
-        fields = Fields(self._simulations, torch.device("cpu")).parts(rows)
-        yield from tqdm(fields, "cross spectra", total=len(rows), disable=self._hidden, leave=False, unit="box")

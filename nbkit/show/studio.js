@@ -1,14 +1,14 @@
 // The mark studio: what the hand does to the curves goes through the algebra, and pictures and numbers follow.
 
-const TITLE = { E0: "E₀", E1: "E₁", E2: "E₂" };
 const UNDOES = 100;
 
-// A float as the 16 bits of a half, for the maps.
-function halfBits(x) {
-  const bits = new Uint32Array(Float32Array.of(x).buffer)[0];
-  const power = ((bits >> 23) & 255) - 112;
-  if (power <= 0) return (bits >> 16) & 0x8000;
-  return ((bits >> 16) & 0x8000) | Math.min((power << 10) + (((bits & 0x7fffff) + 0x1000) >> 13), 0x7bff);
+// Floats as the 16 bits of halves, for the maps.
+function halves(values) {
+  const floats = new Uint32Array(Float32Array.from(values).buffer);
+  return Uint16Array.from(floats, (bits) => {
+    const [sign, power] = [(bits >> 16) & 0x8000, ((bits >> 23) & 255) - 112];
+    return power > 0 ? sign | Math.min((power << 10) + (((bits & 0x7fffff) + 0x1000) >> 13), 0x7bff) : sign;
+  });
 }
 
 // B_j(t) of one channel, as in nbkit.mark.additive.
@@ -19,6 +19,13 @@ function bumpsAt(t, [low, high], count) {
     if (j === 0) return edge(low + width / 2 - t);
     return j === count - 1 ? edge(t - high + width / 2) : Math.exp(-0.75 * ((t - low) / width - j) ** 2);
   });
+}
+
+// What the worker does, in a scope of its own that has the algebra.
+function search() {
+  onmessage = ({ data: { table, c, bins, how } }) => {
+    for (const now of finish(table, c, bins, how)) postMessage(now);
+  };
 }
 
 async function render({ model, el }) {
@@ -82,7 +89,7 @@ async function render({ model, el }) {
     model.send({ keep: name.value, c: [...coefficients()] });
   });
   const table = node(page, "table");
-  let [worker, past, moved, queued, last, busy] = [null, [], 0, false, null, false];
+  let [worker, past, fresh, queued, last, busy] = [null, [], true, false, null, false];
 
   const tell = (words) => (said.textContent = words);
   const values = () => curves.map((curve) => curve.get("nodes").map((p) => p[1]));
@@ -132,8 +139,13 @@ async function render({ model, el }) {
     follow();
   }
 
+  // Covariance of a rival, from the first n bins and with what is free now.
+  const known = new Map();
   function rival(i, n) {
-    return parameterCovariance(rivals.subarray((i * k.length + n - 1) * 25, (i * k.length + n) * 25), freed());
+    const key = [i, n, ...freed()].join();
+    const F = () => rivals.subarray((i * k.length + n - 1) * 25, (i * k.length + n) * 25);
+    if (!known.has(key)) known.set(key, parameterCovariance(F(), freed()));
+    return known.get(key);
   }
 
   const sigmas = (C) => range(PARAMETERS).map((i) => (C ? Math.sqrt(C[6 * i]) : NaN));
@@ -175,8 +187,8 @@ async function render({ model, el }) {
     const errors = sigmas(C);
     const shown = wanted().map((i) => `${(few[i] / errors[i]).toFixed(2)} × (${parameters[i]})`);
     number.textContent = `${shown.join(", ")} tighter than the best of 48`;
-    const list = { yours: errors, "P(k)": sigmas(rival(0, n)), "best of 48": few };
-    const clouds = { yours: C, "P(k)": rival(0, n), "best of 48": ghost };
+    const list = { yours: errors, P_dd: sigmas(rival(0, n)), "best of 48": few };
+    const clouds = { yours: C, P_dd: rival(0, n), "best of 48": ghost };
     about.learned.forEach((i) => {
       list[labels[i]] = sigmas(rival(i, n));
       clouds[labels[i]] = rival(i, n);
@@ -205,9 +217,10 @@ async function render({ model, el }) {
 
   function drawSpectra(x, n) {
     const [d, boxes] = [3 * n, judging.sizes[0]];
-    const mean = (which, i) => range(boxes).reduce((sum, b) => sum + x[b * d + which * n + i], 0) / boxes;
+    const sum = zeros(d);
+    for (let t = 0; t < boxes * d; t++) sum[t % d] += x[t];
     const old = parts.spectra.get("curves");
-    const ratio = (which) => range(n).map((i) => mean(which, i) / mean(0, i));
+    const ratio = (which) => range(n).map((i) => sum[which * n + i] / sum[i]);
     parts.spectra.set(
       "curves",
       old.map((line, i) => ({ ...line, x: k.slice(0, n), y: ratio(i + 1) })),
@@ -237,26 +250,20 @@ async function render({ model, el }) {
     const panels = frame.panels.map((panel) => {
       const x = made[panel.name];
       if (!x) return panel;
-      const sorted = Float32Array.from(x).sort();
-      const [low, high] = [0.005, 0.995].map((share) => sorted[Math.floor(share * (voxels - 1))]);
+      const sorted = x.filter((_, i) => i % 7 === 0).sort();
+      const [low, high] = [0.005, 0.995].map((share) => sorted[Math.floor(share * (sorted.length - 1))]);
       const largest = Math.max(Math.abs(low), Math.abs(high));
       ranges[panel.name] = panel.name === "Delta" ? [-largest, largest + 1e-6] : [low, high + 1e-6];
-      const scale = 2 ** Math.floor(Math.log2(32768 / Math.max(-sorted[0], sorted.at(-1), 1e-30)));
-      codes[panel.name] = new DataView(Uint16Array.from(x, (v) => halfBits(v * scale)).buffer);
+      const most = x.reduce((a, v) => Math.max(a, Math.abs(v)), 1e-30);
+      const scale = 2 ** Math.floor(Math.log2(32768 / most));
+      codes[panel.name] = new DataView(halves(x.map((v) => v * scale)).buffer);
       return { ...panel, scale: 1 / scale };
     });
-    parts.maps.set({ about: { ...frame, panels }, voxels: codes, ranges });
+    parts.maps.set({ about: { ...frame, panels, start: { ...frame.start, ranges } }, voxels: codes, ranges });
   }
 
   function begin() {
-    const source = new Blob(
-      [
-        `${ALGEBRA}\nonmessage = ({ data }) => {
-      for (const now of finish(data.table, data.c, data.bins, data.how)) postMessage(now);
-    };`,
-      ],
-      { type: "text/javascript" },
-    );
+    const source = new Blob([`${ALGEBRA}\n(${search})()`], { type: "text/javascript" });
     worker = new Worker(URL.createObjectURL(source));
     finishing.textContent = "Stop";
     remember();
@@ -312,8 +319,8 @@ async function render({ model, el }) {
 
   function changed() {
     if (busy) return;
-    if (performance.now() - moved > 700) remember();
-    [moved, last] = [performance.now(), values().flat()];
+    if (fresh) remember();
+    [fresh, last] = [false, values().flat()];
     start.value = "yours";
     follow();
   }
@@ -336,11 +343,16 @@ async function render({ model, el }) {
   free.forEach((it) => (it.checked = true));
   [most, ...free].forEach((it) => (it.oninput = follow));
   curves.forEach((curve) => curve.on("change:nodes", changed));
+  // All that one hold of the mouse, or of a key, does is undone at once.
+  const pressed = (e) => (fresh ||= !e.repeat);
+  const presses = ["pointerdown", "keydown"];
+  presses.forEach((name) => document.addEventListener(name, pressed, true));
   model.on("msg:custom", (message) => tell(message.said));
   last = values().flat();
   follow();
   return () => {
     worker?.terminate();
+    presses.forEach((name) => document.removeEventListener(name, pressed, true));
     curves.forEach((curve) => curve.off("change:nodes", changed));
   };
 }

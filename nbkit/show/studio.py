@@ -7,11 +7,10 @@ from pathlib import Path
 import anywidget
 import ipywidgets as w
 import numpy as np
-import torch
 import traitlets as t
 
 from nbkit import disk
-from nbkit.forecast import UNMARKED, forecast
+from nbkit.forecast import BEST, UNMARKED
 from nbkit.look.design import SLIDERS, design
 from nbkit.mark import mark_settings
 from nbkit.mark.additive import NODES
@@ -42,7 +41,7 @@ class Board(anywidget.AnyWidget):
     _algebra = (HERE / "algebra.js").read_text()
     _sources = (HERE / "browser.js").read_text(), _algebra, f"const ALGEBRA = {json.dumps(_algebra)};"
     _esm = "\n".join((*_sources, (HERE / "studio.js").read_text()))
-    _css = (HERE / "maps.css").read_text()
+    _css = "\n".join((HERE / name).read_text() for name in ("maps.css", "studio.css"))
     about, data = t.Dict().tag(sync=True), t.Dict().tag(sync=True)
     parts = t.Dict().tag(sync=True, **w.widget_serialization)
 
@@ -60,7 +59,7 @@ class Studio(Explorer):
 
     def __init__(self, preset="demo", start="voids up", kmax=0.2, progress=True):
         self.design = design(preset, progress)
-        self.bins = int((self.design.k <= kmax).sum())
+        self.kmax, self.bins = kmax, int((self.design.k <= kmax).sum())
         if self.bins <= len(PARAMETERS):
             raise ValueError(f"kmax is {kmax:g} h/Mpc; it must be at least {self.design.k[len(PARAMETERS)]:.3f}.")
         self.starts = {name: (self.design.coefficients(shape), 0.0) for name, shape in SHAPES.items()}
@@ -79,9 +78,10 @@ class Studio(Explorer):
         parts = {"spectra": self.spectra, "ellipses": self.ellipses, "maps": self.maps}
         self.board.parts = parts | {f"h{a}": curve for a, curve in enumerate(self.curves)}
         self.board.on_msg(lambda _, message, __: self.board.send({"said": self._answer(message)}))
-        pictures = [*self.curves, self.ellipses, self.spectra, self.maps]
+        panels = [self.board, *self.curves, self.ellipses, self.spectra, self.maps]
         static = side_by_side(*(each.png() for each in (self.curves[0], self.ellipses)))
-        super().__init__("Mark studio", [], [self.board, *pictures], static)
+        super().__init__("Mark studio", [], panels, static)
+        self.maps.layout = w.Layout(width="100%")
 
     @property
     def mark(self):
@@ -113,26 +113,28 @@ class Studio(Explorer):
         limits = ends, (-1.05 * REACH, 1.05 * REACH)
         seen = self.design.tensors["box"][a + 1].float().flatten().clip(*ends)
         about = {"labels": (x, label), "limits": limits, "bounds": (-REACH, REACH), "histogram": seen}
-        t = torch.linspace(*ends, 121, dtype=torch.float64)
-        line = {"x": t, "y": mark.curve(a, t), "colour": CYCLE[0]}
+        t = np.linspace(*ends, 121)
+        line = {"x": t, "y": self.design.curve(mark.coefficients, a, t), "colour": CYCLE[0]}
         return Curves({label: line}, nodes=nodes, name=label, rules=[0], title=label, **about)
 
     def _spectra(self, mark):
-        power = self.design.power({"yours": mark})["fiducial"].cut(self.design.k[self.bins - 1])
-        P_dd, P_dm, P_mm = power["yours"].mean(0)
-        lines = {"P_δΔ / P_δδ": (power.k, P_dm / P_dd), "P_ΔΔ / P_δδ": (power.k, P_mm / P_dd)}
-        return Curves(lines, labels=("k [h/Mpc]", "over P_δδ"), log="y", title="Spectra")
+        P_dd, P_dm, P_mm = self.design.ingredients(mark, self.kmax).fiducial.mean(0).reshape(3, -1)
+        k = self.design.k[: self.bins]
+        lines = {"P_δΔ / P_δδ": (k, P_dm / P_dd), "P_ΔΔ / P_δδ": (k, P_mm / P_dd)}
+        return Curves(lines, labels=("k [h/Mpc]", "over P_δδ"), rules=[0], title="Spectra")
 
     def _ellipses(self, mark):
-        kmax, found = self.design.k[self.bins - 1], {}
+        own, last = self.design, self.bins - 1
+        best = min(classical_marks(), key=lambda label: own.errors(label, self.bins)[[0, 4]].prod())
+        rivals = {UNMARKED: UNMARKED, BEST: best} | {label: label for label in own.learned}
+        found = {label: np.linalg.inv(own.rivals(rival)[last]) for label, rival in rivals.items()}
         try:
-            found["yours"] = forecast(self.design.power({"yours": mark}), kmax, count=2)["yours"].covariance()
-        except ValueError:  # a mark that tells nothing more than P(k) has no covariance; the board says so
-            found["yours"] = np.linalg.inv(self.design.rivals(UNMARKED)[self.bins - 1])
-        best = min(classical_marks(), key=lambda x: self.design.errors(x, self.bins)[[0, 4]].prod())
-        for label, rival in {"P(k)": UNMARKED, "best of 48": best, **{x: x for x in self.design.learned}}.items():
-            found[label] = np.linalg.inv(self.design.rivals(rival)[self.bins - 1])
-        return Ellipses(found, FIDUCIAL, PARAMETERS, "Omega_m", "sigma_8")
+            found = {"yours": own.forecasts({"yours": mark}, self.kmax, count=1)["yours"].covariance()} | found
+        except ValueError:  # it tells no more than P(k): the board says so, and its ellipse is that of P(k)
+            found = {"yours": found[UNMARKED]} | found
+        ellipses = Ellipses(found, FIDUCIAL, PARAMETERS, "Omega_m", "sigma_8")
+        ellipses.hidden = list(own.learned[1:])
+        return ellipses
 
     def _maps(self, mark):
         delta, grid = self.design.tensors["box"][0].float(), self.design.preset.grid

@@ -69,7 +69,7 @@ def ten(demo):
 
 @needs_node
 def test_forecasts_are_those_of_python(demo, node, ten):
-    power = demo.power({i: demo.mark(c) for i, c in ten.items()})
+    marks = {i: demo.mark(c) for i, c in ten.items()}
     code = """return asked.c.map((c) => {
         const { F } = forecastOf(judging, [1, ...c], asked.bins, asked.steps);
         return [range(5), [0, 2, 4]].map((free) => [...parameterCovariance(F, free)]);
@@ -78,7 +78,7 @@ def test_forecasts_are_those_of_python(demo, node, ten):
         bins = int((demo.k <= kmax).sum())
         found = node(code, c=[c.tolist() for c in ten.values()], bins=bins, steps=list(STEPS))
         for fixed, which in ((), 0), (("Ob2", "ns"), 1):
-            wanted = nb.forecast(power, kmax, count=2, fixed=fixed)
+            wanted = demo.forecasts(marks, kmax, count=2, fixed=fixed)
             for i, each in enumerate(found):
                 C = np.reshape(each[which], (5, 5))
                 np.testing.assert_allclose(np.sqrt(np.diagonal(C)), wanted[i].sigma.value, rtol=1e-3)
@@ -120,8 +120,8 @@ def test_the_search_helps_on_boxes_it_has_not_seen(demo, node, ten):
     how = {"wanted": [0, 4], "free": list(range(5)), "steps": 40}
     found = node(code, c=ten[0].tolist(), how=how, steps=list(STEPS))
     sigma = np.sqrt(np.diagonal(np.linalg.inv(np.reshape(found["F"], (5, 5)))))
-    power = demo.power({"start": demo.mark(ten[0]), "end": demo.mark(found["c"])})
-    forecasts = nb.forecast(power, demo.k[7] + 1e-6, count=2)
+    marks = {"start": demo.mark(ten[0]), "end": demo.mark(found["c"])}
+    forecasts = demo.forecasts(marks, demo.k[7] + 1e-6, count=2)
     np.testing.assert_allclose(sigma, forecasts["end"].sigma.value, rtol=1e-3)
     assert (forecasts["start"].sigma.value / forecasts["end"].sigma.value)[[0, 4]].min() > 1.3
 
@@ -137,10 +137,10 @@ def test_what_comes_with_the_kit_is_right_to_a_hundredth(demo, ten):
     """Spectra in whole steps against those of the same marks on the same boxes, and rivals against their forecasts."""
     marks = {i: demo.mark(c) for i, c in ten.items()} | {"p=2 ds=0": ClassicalMark(2.0, 0.0)}
     direct = nb.measure("demo", marks, sets=FIDUCIAL_SETS, progress=False)
-    power = demo.power({i: marks[i] for i in ten})
     for kmax in (0.17, 0.2, 0.3):
-        ours, wanted = (nb.forecast(each, kmax, count=2) for each in (power, direct))
-        for i in ("P_dd", *ten):
+        wanted = nb.forecast(direct, kmax, count=2)
+        ours = demo.forecasts({i: marks[i] for i in ten}, kmax, count=2)
+        for i in ten:
             np.testing.assert_allclose(ours[i].sigma.value, wanted[i].sigma.value, rtol=0.01)
         bins = int((demo.k <= kmax).sum())
         np.testing.assert_allclose(demo.errors("p=2 ds=0", bins), wanted["p=2 ds=0"].sigma.value, rtol=1e-3)
@@ -150,8 +150,7 @@ def test_what_comes_with_the_kit_is_right_to_a_hundredth(demo, ten):
 def test_curves_and_coefficients_are_one(demo, ten):
     for c in ten.values():
         np.testing.assert_allclose(demo.coefficients(demo.values(c)), c, atol=1e-9)
-    t = torch.linspace(*demo.ends[1], 7, dtype=torch.float64)
-    np.testing.assert_allclose(demo.mark(ten[5]).curve(1, t), demo.values(ten[5])[1], atol=1e-9)
+    np.testing.assert_allclose(demo.curve(ten[5], 1, np.linspace(*demo.ends[1], 7)), demo.values(ten[5])[1], atol=1e-9)
     with pytest.raises(ValueError, match="was not fitted; there are"):
         demo.fit("demo_l9")
 
@@ -175,3 +174,14 @@ def test_impossible_studios_are_refused():
         studio.Studio("demo", kmax=0.1, progress=False)
     with pytest.raises(ValueError, match="start is 'sideways'; allowed are voids up, knots up, edges up, M = 1, demo_"):
         studio.Studio("demo", start="sideways", progress=False)
+
+
+@needs_node
+def test_the_script_is_without_a_slip(node_modules):
+    """eslint of all that the studio runs; of what it shares with the pictures it does not use everything."""
+    rule = 'no-unused-vars: ["error", {"varsIgnorePattern": "^(short|step|grip|frame)$"}]'
+    command = ["node", node_modules / "eslint" / "bin" / "eslint.js", "--rule", rule]
+    command += ["--stdin", "--stdin-filename", "widget.js"]
+    here = {"cwd": node_modules.parent, "input": studio.Board._esm, "timeout": 120}
+    done = subprocess.run(command, capture_output=True, text=True, **here)
+    assert done.returncode == 0, done.stdout
