@@ -10,13 +10,14 @@ Gaussian-process interpolation between 204 nodes follows. `python figures/transf
 """
 
 from functools import lru_cache
-from math import e, log2, pi
+from math import e, pi
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from scipy.interpolate import CubicSpline
 from scipy.linalg import cho_factor, cho_solve
+from threadpoolctl import threadpool_limits
 
 PARAMETERS = ("Omega_m", "Omega_b", "h", "n_s", "sigma_8")
 LATEX = (r"\Omega_{\rm m}", r"\Omega_{\rm b}", "h", r"n_{\rm s}", r"\sigma_8")
@@ -55,15 +56,15 @@ def sobol_thetas(count):
     from scipy.stats import qmc  # takes longer to import than all the rest
 
     # Drawn in whole powers of two, the sizes at which the sequence is balanced.
-    unit = qmc.Sobol(5, scramble=True, rng=20).random_base2(max(int(np.ceil(log2(max(count, 1)))), 0))[:count]
-    return _scale_to(unit, PRIOR_BSQ)
+    unit = qmc.Sobol(5, scramble=True, rng=20).random_base2((count - 1).bit_length())[:count]
+    return qmc.scale(unit, *PRIOR_BSQ.T)
 
 
 def latin_hypercube_thetas(count):
     """(count, 5) test cosmologies: a Latin hypercube over Quijote's prior for it; each count is its own hypercube."""
     from scipy.stats import qmc
 
-    return _scale_to(qmc.LatinHypercube(5, rng=21).random(count), PRIOR_LATIN_HYPERCUBE)
+    return qmc.scale(qmc.LatinHypercube(5, rng=21).random(count), *PRIOR_LATIN_HYPERCUBE.T)
 
 
 def derivative_thetas():
@@ -71,10 +72,6 @@ def derivative_thetas():
     step = np.diag(STEPS)
     pairs = zip(QUIJOTE_NAMES, step, strict=True)
     return {f"{name}_{sign}": FIDUCIAL + s * d for name, d in pairs for sign, s in (("p", 1), ("m", -1))}
-
-
-def _scale_to(unit, prior):
-    return prior[:, 0] + unit * (prior[:, 1] - prior[:, 0])
 
 
 class Power(NamedTuple):
@@ -182,4 +179,5 @@ def _table():
     """Nodes (204, 2), Cholesky factor of their covariance, and T over its template there (204, len(X))."""
     with np.load(TABLE) as file:
         nodes, ratios = file["nodes"], file["ratios"].astype(float)
-    return nodes, cho_factor(_covariance(nodes, nodes) + NOISE * np.eye(len(nodes))), ratios
+    with threadpool_limits(1):  # with more, LAPACK's last bits change, and with them those of every simulation
+        return nodes, cho_factor(_covariance(nodes, nodes) + NOISE * np.eye(len(nodes))), ratios

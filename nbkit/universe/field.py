@@ -46,37 +46,41 @@ def field(path, box_size, n=None, mas=None):
         raise UnusableField(f"box_size is {box_size!r}: give the side of the box of {path} in Mpc/h, such as 1000.")
     data = read_array(path)
     if data.ndim == 2 and data.shape[1] == 3 and len(data):
-        return _painted(path, data, Grid(n or max(4, round(box_size / CELL)), box_size, mas or "PCS"))
+        grid = Grid(n or max(4, round(box_size / CELL)), box_size, mas or "PCS")
+        delta = paint_catalogue(data.astype(np.float32), grid, path)
+        kind = f"{len(data)} positions, shot noise {grid.box_size**3 / len(data):.4g} (Mpc/h)^3"
+    else:
+        contrast, kind = density_contrast(data, path)
+        words = Path(path).stem.split("_")
+        grid = Grid(len(data), box_size, mas or next((word for word in words if word in MAS_ORDER), "none"))
+        delta = torch.from_numpy(contrast.astype(np.float32))
+    kind += f", on {grid.n}^3 cells of {grid.cell_size:.2f} Mpc/h, mass assignment {grid.mas}"
+    mean, low = float(delta.mean(dtype=torch.float64)), float(delta.min())
+    return Field(delta, grid, f"{kind}; delta has mean {mean:.3f}, smallest {low:.3f}")
+
+
+def density_contrast(data, path):
+    """The density contrast of a cube (n, n, n) that holds it, 1 + delta or counts; and which it held, in words."""
     if data.ndim != 3 or len(set(data.shape)) != 1:
         raise UnusableField(f"{path} has shape {data.shape}; a cube (n, n, n) or positions (N, 3) are needed.")
-    words = Path(path).stem.split("_")
-    grid = Grid(len(data), box_size, mas or next((word for word in words if word in MAS_ORDER), "none"))
     mean, low = float(data.mean(dtype=np.float64)), float(data.min())
     if low < 0 and abs(mean) > 0.01:
         raise UnusableField(f"{path} has mean {mean:.4g} and smallest value {low:.4g}: negative counts, or no density.")
     if low < -1.001 or mean == low:
         problem = "a contrast cannot be below -1" if low < -1.001 else "it is the same everywhere"
         raise UnusableField(f"{path} is no density: its smallest value is {low:.4g}, and {problem}.")
-    delta = torch.from_numpy((data if low < 0 else data / mean - 1).astype(np.float32))
-    kind = "density contrast" if low < 0 else f"counts or 1 + delta with mean {mean:.4g}"
-    return Field(delta, grid, f"{kind}, {_words(delta, grid)}")
+    return (data, "density contrast") if low < 0 else (data / mean - 1, f"counts or 1 + delta with mean {mean:.4g}")
 
 
-def _painted(path, positions, grid):
-    low, high = float(positions.min()), float(positions.max())
-    if low < 0 or high > grid.box_size:
+def paint_catalogue(positions, grid, path):
+    """Density contrast (n, n, n) of positions (N, 3) [Mpc/h], float32, all inside the box but for rounding."""
+    low, high = np.min(positions, initial=np.inf), np.max(positions, initial=-np.inf)
+    if not (low >= 0 and high <= grid.box_size * (1 + 1e-6)):
         raise UnusableField(
             f"{path} has positions from {low:.4g} to {high:.4g}; 0 to {grid.box_size:g} Mpc/h are in the box: shift or "
             "scale them, or give another box_size."
         )
-    delta = paint(torch.from_numpy(positions.astype(np.float32)), grid)
-    noise = grid.box_size**3 / len(positions)
-    return Field(delta, grid, f"{len(positions)} positions, shot noise {noise:.4g} (Mpc/h)^3, {_words(delta, grid)}")
-
-
-def _words(delta, grid):
-    cells = f"{grid.n}^3 cells of {grid.cell_size:.2f} Mpc/h, mass assignment {grid.mas}"
-    return f"on {cells}; delta has mean {float(delta.mean(dtype=torch.float64)):.3f}, smallest {float(delta.min()):.3f}"
+    return paint(torch.from_numpy(positions), grid)
 
 
 def read_array(path):

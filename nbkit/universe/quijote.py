@@ -25,8 +25,7 @@ import torch
 
 from nbkit.mesh.grid import Grid, to_fourier, to_real
 from nbkit.universe.cosmology import FIDUCIAL, PARAMETERS, PRIOR_BSQ, PRIOR_LATIN_HYPERCUBE, derivative_thetas
-from nbkit.universe.field import UnusableField, read_array
-from nbkit.universe.particles import paint
+from nbkit.universe.field import UnusableField, density_contrast, paint_catalogue, read_array
 from nbkit.universe.store import Contents
 
 CUBE = "3D_cubes/{set}/{i}/df_m_{n}_{mas}_z=0.npy"
@@ -57,25 +56,35 @@ class Files:
 
     def contents(self, name):
         """Thetas, realisation numbers and settings of a set."""
-        grid, count = self.preset.grid, self.preset.count(name)
+        grid, first = self.preset.grid, self.preset.first(name)
+        numbers = np.arange(first, first + self.preset.count(name))
         if name in PRIORS:
-            theta = self._thetas(name, count)
+            places = ("", name, f"3D_cubes/{name}", f"Snapshots/{name}", "3D_cubes", "Snapshots")
+            paths = (self.data_root / place / f"{name}_params.txt" for place in places)
+            path = next(filter(Path.is_file, paths), None)
+            if path is None:
+                raise ValueError(f"{name}_params.txt is missing; put it into {self.data_root}.")
+            theta = thetas(path, PRIORS[name], len(numbers))
         else:
-            theta = np.tile(derivative_thetas().get(name, FIDUCIAL), (count, 1))
-        settings = {"source": "quijote", "n": grid.n, "box_size": grid.box_size, "mas": grid.mas}
-        return Contents(theta, self.preset.first(name) + np.arange(count), settings | {"files": self._kind(name)})
+            theta = np.tile(derivative_thetas().get(name, FIDUCIAL), (len(numbers), 1))
+        kind = next((kind for kind in KINDS if any(self._exists(kind, name, i) for i in numbers)), None)
+        if kind is None:
+            looked = ", ".join(self._path(kind, name, "<i>") for kind in KINDS)
+            raise ValueError(f"{self.data_root} has no realisation of {name} at this grid; looked for {looked}.")
+        settings = {"source": "quijote", "n": grid.n, "box_size": grid.box_size, "mas": grid.mas, "files": kind}
+        return Contents(theta, numbers, settings)
 
     def calls(self, name, contents, rows):
         """{row: arguments of `field`} for those of the rows that have a file; the others are listed in a warning."""
-        kind, seeds = contents.settings["files"], contents.seeds[rows].tolist()
-        paths = {row: str(self._path(kind, name, i)) for row, i in zip(rows, seeds, strict=True)}
-        if missing := [i for row, i in zip(rows, seeds, strict=True) if not _present(paths[row])]:
+        kind, numbers = contents.settings["files"], contents.seeds.tolist()
+        there = [row for row in rows if self._exists(kind, name, numbers[row])]
+        if missing := [numbers[row] for row in sorted({*rows} - {*there})]:
             warnings.warn(
-                f"{name}: {len(missing)} of {len(contents.seeds)} realisations have no {self._path(kind, name, '<i>')} "
+                f"{name}: {len(missing)} of {len(numbers)} realisations have no {self._path(kind, name, '<i>')} "
                 f"and are left out: {_ranges(missing)}.",
                 stacklevel=5,
             )
-        return {row: (kind, path) for row, path in paths.items() if _present(path)}
+        return {row: (kind, str(self.data_root / self._path(kind, name, numbers[row]))) for row in there}
 
     def field(self, kind, path):
         """Density contrast (n, n, n), a float32 array; or a string that names the file and says why there is none."""
@@ -84,29 +93,12 @@ class Files:
         except ValueError as reason:
             return str(reason).rstrip(".")
 
-    def _thetas(self, name, count):
-        places = ("", name, f"3D_cubes/{name}", f"Snapshots/{name}", "3D_cubes", "Snapshots")
-        paths = [self.data_root / place / f"{name}_params.txt" for place in places]
-        path = next(filter(Path.is_file, paths), None)
-        if path is None:
-            raise ValueError(f"{name}_params.txt is missing; put it into {self.data_root}.")
-        return thetas(path, PRIORS[name], count)
-
     def _path(self, kind, name, i):
-        grid = self.preset.grid
-        return self.data_root / kind.format(set=name, i=i, n=grid.n, mas=grid.mas)
+        return kind.format(set=name, i=i, n=self.preset.grid.n, mas=self.preset.grid.mas)
 
-    def _kind(self, name):
-        first = self.preset.first(name)
-        for kind in KINDS:
-            if any(_present(self._path(kind, name, first + i)) for i in range(self.preset.count(name))):
-                return kind
-        looked = ", ".join(str(self._path(kind, name, "<i>").relative_to(self.data_root)) for kind in KINDS)
-        raise ValueError(f"{self.data_root} has no realisation of {name} at this grid; looked for {looked}.")
-
-
-def _present(path):
-    return any(Path(f"{path}{ending}").is_file() for ending in SNAPSHOT_ENDINGS)
+    def _exists(self, kind, name, i):
+        path = self.data_root / self._path(kind, name, i)
+        return any(Path(f"{path}{ending}").is_file() for ending in SNAPSHOT_ENDINGS)
 
 
 def thetas(path, prior, count):
@@ -116,39 +108,30 @@ def thetas(path, prior, count):
     except ValueError as error:
         raise ValueError(f"{path} is not a table of numbers ({error}).") from error
     if theta.shape[1] != 5 or len(theta) < count:
-        raise ValueError(
-            f"{path} has {len(theta)} rows of {theta.shape[1]} numbers; at least {count} rows of "
-            f"{', '.join(PARAMETERS)} are needed."
-        )
+        numbers = f"{len(theta)} rows of {theta.shape[1]} numbers"
+        raise ValueError(f"{path} has {numbers}; at least {count} rows of {', '.join(PARAMETERS)} are needed.")
     outside = ~((theta >= prior[:, 0]) & (theta <= prior[:, 1])).all(1)
     if outside.any():
         row = int(np.argmax(outside))
-        raise ValueError(
-            f"{path} row {row} is {theta[row]}, outside the prior of {', '.join(PARAMETERS)}: {prior.tolist()}."
-        )
+        words = f"outside the prior of {', '.join(PARAMETERS)}: {prior.tolist()}"
+        raise ValueError(f"{path} row {row} is {theta[row]}, {words}.")
     return theta[:count]
 
 
 def cube(path, grid):
-    """Density contrast of an .npy file, checked to be one."""
-    delta = grid.check(torch.from_numpy(np.ascontiguousarray(read_array(path), np.float32)), path)
-    mean, low = float(delta.mean()), float(delta.min())
-    if abs(mean) > 1e-2 or low < -1.001:
-        raise UnusableField(f"{path} is not a density contrast: mean {mean:.4g}, smallest {low:.4g}.")
-    return delta.numpy()
+    """Density contrast of an .npy file on the suite's grid."""
+    delta = density_contrast(read_array(path), path)[0]
+    return grid.check(torch.from_numpy(np.ascontiguousarray(delta, np.float32)), path).numpy()
 
 
 def counts(path, grid):
     """Density contrast on the suite's grid, with its window, from CIC counts `df` on one at least as fine."""
-    count = read_array(f"{path}:df").astype(np.float64)
-    if count.ndim != 3 or len(set(count.shape)) != 1 or len(count) < grid.n:
-        raise UnusableField(f"{path} has shape {count.shape}; a cube of at least {grid.n}^3 cells is needed.")
-    mean, low = float(count.mean()), float(count.min())
-    if low < -1e-3 or mean < 1e-3:
-        raise UnusableField(f"{path} does not hold particle counts: mean {mean:.4g}, smallest {low:.4g}.")
-    fine = Grid(len(count), grid.box_size, "CIC")
-    modes = to_fourier(torch.from_numpy(count / mean - 1), fine)
-    modes = truncate(modes / fine.window(dtype=torch.float64), grid.n) * (grid.n / fine.n) ** 3
+    delta = density_contrast(read_array(f"{path}:df").astype(np.float64), path)[0]
+    if len(delta) < grid.n:
+        raise UnusableField(f"{path} has shape {delta.shape}; a cube of at least {grid.n}^3 cells is needed.")
+    fine = Grid(len(delta), grid.box_size, "CIC")
+    modes = to_fourier(torch.from_numpy(delta), fine) / fine.window(dtype=torch.float64)
+    modes = truncate(modes, grid.n) * (grid.n / fine.n) ** 3
     return to_real(modes * grid.window(dtype=torch.float64), grid).float().numpy()
 
 
@@ -169,27 +152,18 @@ def snapshot(path, grid):
     import readgadget
 
     # Pylians prints, and leaves Python altogether, when a file is not what it expects.
-    with contextlib.redirect_stdout(io.StringIO()) as said:
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
         try:
             header = readgadget.header(path)
-            box_size = header.boxsize / 1e3
-            if abs(box_size / grid.box_size - 1) > 1e-4:
-                raise UnusableField(f"{path} has a box of {box_size:g} Mpc/h; this suite's is {grid.box_size:g}.")
-            if abs(header.redshift) > 1e-3:
-                raise UnusableField(f"{path} is at redshift {header.redshift:.3g}; 0 is needed.")
-            positions = readgadget.read_block(path, "POS ", [1])
-        except UnusableField:
-            raise
+            positions = readgadget.read_block(path, "POS ", [1]) / np.float32(1e3)
         except (Exception, SystemExit) as error:
-            words = " ".join(said.getvalue().split()) or error
+            words = " ".join(printed.getvalue().split()) or error
             raise UnusableField(f"{path} cannot be read as a snapshot ({words}).") from error
-    low, high = (f(positions, initial=0) for f in (np.min, np.max))
-    if not (low >= 0 and high <= header.boxsize * (1 + 1e-6)):
-        raise UnusableField(
-            f"{path} has positions from {low:g} to {high:g}; 0 to {header.boxsize:g} kpc/h are possible."
-        )
-    positions /= 1e3
-    return paint(torch.from_numpy(positions), grid).numpy()
+    if abs(header.boxsize / 1e3 / grid.box_size - 1) > 1e-4:
+        raise UnusableField(f"{path} has a box of {header.boxsize / 1e3:g} Mpc/h; this suite's is {grid.box_size:g}.")
+    if abs(header.redshift) > 1e-3:
+        raise UnusableField(f"{path} is at redshift {header.redshift:.3g}; 0 is needed.")
+    return paint_catalogue(positions, grid, path).numpy()
 
 
 KINDS = {CUBE: cube, COUNTS: counts, SNAPSHOT: snapshot, SINGLE_SNAPSHOT: snapshot}

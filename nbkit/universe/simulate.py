@@ -5,10 +5,9 @@ A box depends on its settings, theta and seed alone: not on threads, workers, or
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from math import log
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -62,7 +61,7 @@ class Simulator:
     def phase_space(self, theta, seed):
         """Positions [Mpc/h], inside the box, and peculiar velocities [km/s] today, both (particles^3, 3) float32."""
         theta = check_theta(theta)
-        G = growth(theta[0])
+        G = Growth(theta[0])
         D = np.linspace(G.D(A_START), 1.0, self.steps + 1) if self.steps else np.ones(1)
         lattice = Grid(self.particles, self.grid.box_size)
         x, v = lagrangian(linear_modes(theta, seed, lattice), lattice, D[0], G.E(D[0]), G.dE_dD(D[0]))
@@ -79,15 +78,17 @@ class Simulator:
         return x, v.mul_(100 * float(G.rate(1.0)))  # dx/dt = H_0 f dx/dD today
 
 
-class Growth(NamedTuple):
+class Growth:
     """First and second order growth of a flat universe, as functions of a or of D (normalised to D = 1 today).
 
     D'' + (2 + H'/H) D' = 3/2 Omega_m(a) D  and  E'' + (2 + H'/H) E' = 3/2 Omega_m(a) (E - D^2), primes d/d ln a;
     at early times D -> a and E -> -3/7 D^2, up to the normalisation.
     """
 
-    scale: float  # s / a with s = a (Omega_L / Omega_m)^(1/3): every flat universe lies on one curve in s
-    D_today: float  # its height at a = 1, where the curve starts as D = s
+    def __init__(self, Omega_m):
+        # Every flat universe lies on one curve in s = a (Omega_L / Omega_m)^(1/3), which starts as D = s.
+        self.scale = ((1 - Omega_m) / Omega_m) ** (1 / 3)
+        self.D_today = float(np.exp(_curve()["D"](log(self.scale))))
 
     def D(self, a):
         """Linear growth factor at scale factor a."""
@@ -106,14 +107,6 @@ class Growth(NamedTuple):
         """Derivative of E."""
         D = np.asarray(D) * self.D_today
         return _curve()["dE_dD"](np.log(D)) * D / self.D_today
-
-
-def growth(Omega_m):
-    """Growth of a flat universe with 0.01 <= Omega_m <= 0.99."""
-    if not 0.01 <= Omega_m <= 0.99:
-        raise ValueError(f"Omega_m is {Omega_m:g}; it must lie in 0.01 ... 0.99.")
-    scale = ((1 - Omega_m) / Omega_m) ** (1 / 3)
-    return Growth(scale, float(np.exp(_curve()["D"](log(scale)))))
 
 
 @lru_cache(maxsize=1)
@@ -166,16 +159,13 @@ def white_noise(n, seed):
 def _drawing_order(n):
     """Where, in the flat half-complex grid: independent modes in drawing order, mirrored modes, their originals."""
     M = (n - 1) // 2
-    m = np.arange(-M, M + 1)
-    m_x, m_y, m_z = (a.ravel() for a in np.meshgrid(m, m, m[M:], indexing="ij"))
-    independent = (m_z > 0) | ((m_z == 0) & ((m_y > 0) | ((m_y == 0) & (m_x > 0))))
-    m_x, m_y, m_z = m_x[independent], m_y[independent], m_z[independent]
-    order = np.lexsort((m_z, m_y, m_x, np.maximum(np.maximum(abs(m_x), abs(m_y)), m_z)))
-    m_x, m_y, m_z = m_x[order], m_y[order], m_z[order]
-    own = ((m_x % n) * n + m_y % n) * (n // 2 + 1) + m_z
-    plane = m_z == 0
-    mirrored = ((-m_x[plane] % n) * n + -m_y[plane] % n) * (n // 2 + 1)
-    return own, mirrored, own[plane]
+    m_x = np.arange(-M, M + 1)
+    m = np.stack(np.meshgrid(m_x, m_x, m_x[M:], indexing="ij")).reshape(3, -1)
+    m = m[:, (m[2] * n + m[1]) * n + m[0] > 0]  # one of m and -m
+    m = m[:, np.lexsort((*m[::-1], abs(m).max(0)))]
+    place = partial(np.ravel_multi_index, dims=(n, n, n // 2 + 1), mode="wrap")
+    own, plane = place(m), m[2] == 0
+    return own, place(-m[:, plane]), own[plane]
 
 
 def linear_modes(theta, seed, grid):
@@ -205,8 +195,8 @@ def lagrangian(delta_k, grid, D, E, dE_dD):
     x = torch.stack(torch.meshgrid(q, q, q, indexing="ij"), -1).reshape(-1, 3)
     v = torch.empty_like(x)
     for axis in range(3):
-        x[:, axis] += backward(gradient(torch.sub(phi2 * float(E), phi1, alpha=float(D)), grid, axis), grid).flatten()
-        v[:, axis] = backward(gradient(torch.sub(phi2 * float(dE_dD), phi1), grid, axis), grid).flatten()
+        x[:, axis] += gradient(torch.sub(phi2 * float(E), phi1, alpha=float(D)), grid, axis).flatten()
+        v[:, axis] = gradient(torch.sub(phi2 * float(dE_dD), phi1), grid, axis).flatten()
     return x, v
 
 
@@ -214,7 +204,7 @@ def force(positions, mesh, particles):
     """A = -grad(inverse laplacian of delta) on a mesh, three fields (m, m, m), from particles painted by CIC."""
     delta_k = forward(counts(positions, mesh.n, mesh.n / mesh.box_size, 2))
     delta_k.mul_(green_function(mesh, particles))
-    return [backward(gradient(delta_k, mesh, axis), mesh) for axis in range(3)]
+    return [gradient(delta_k, mesh, axis) for axis in range(3)]
 
 
 @lru_cache(maxsize=4)
@@ -242,8 +232,8 @@ def odd_wavevector(grid):
 
 
 def gradient(modes, grid, axis):
-    """i k modes along one axis."""
-    return modes * (1j * odd_wavevector(grid)[axis])
+    """Derivative along one axis of the field with these modes: (n, n, n)."""
+    return backward(modes * (1j * odd_wavevector(grid)[axis]), grid)
 
 
 def forward(field):
@@ -252,5 +242,5 @@ def forward(field):
 
 
 def backward(modes, grid):
-    """Its inverse."""
+    """The field (n, n, n) of these modes."""
     return torch.fft.irfftn(modes, s=grid.shape)

@@ -235,10 +235,10 @@ def with_nan(field):
     ("change", "said"),
     [
         (with_nan, r"has 1 of 4096 values that are not finite"),
-        (lambda field: field[:15], r"has shape \(15, 16, 16\); this grid needs 16 x 16 x 16"),
-        (lambda field: 8 * (1 + field), r"has mean 8 and smallest value .*; a density contrast has mean 0: of counts"),
-        (lambda field: 1 + field, r"has mean 1 and smallest value .*; a density contrast has mean 0: of counts"),
-        (lambda field: 3 * field, r"is not a density contrast: mean"),
+        (lambda field: field[:15, :15, :15], r"has shape \(15, 15, 15\); this grid needs 16 x 16 x 16"),
+        (lambda field: field[:15], r"has shape \(15, 16, 16\); a cube"),
+        (lambda field: field + 0.1, r"has mean 0\.1 and smallest value .*: negative counts, or no density"),
+        (lambda field: 3 * field, r"is no density: its smallest value is -.*, and a contrast cannot be below -1"),
         (lambda field: field.astype(object), r"is not \.npy, HDF5 or text"),
         (lambda field: field.astype(complex), r"holds complex128; real numbers are needed"),
     ],
@@ -250,6 +250,12 @@ def test_bad_cubes_are_named_and_the_others_imported(tmp_path, threads, change, 
     np.save(data / "3D_cubes/fiducial/1/df_m_16_PCS_z=0.npy", own(FIDUCIAL, 1).numpy())
     full = suite(TINY, "fiducial", root=tmp_path, data_root=data, client=threads)["fiducial"]
     torch.testing.assert_close(full[1], own(FIDUCIAL, 1), rtol=0, atol=0)
+
+
+def test_cubes_of_counts_become_contrasts(tmp_path):
+    for scale in (1, 8):
+        np.save(tmp_path / "counts.npy", scale * (1 + own(FIDUCIAL, 1).numpy()))
+        np.testing.assert_allclose(cube(tmp_path / "counts.npy", GRID), own(FIDUCIAL, 1), rtol=0, atol=2e-6)
 
 
 def test_cut_cube(tmp_path):
@@ -265,11 +271,11 @@ def test_cut_cube(tmp_path):
 @pytest.mark.parametrize(
     ("df", "said"),
     [
-        (np.zeros((32, 32, 31)), r"has shape \(32, 32, 31\); a cube of at least 16\^3 cells"),
-        (np.zeros((8, 8, 8)), r"has shape \(8, 8, 8\); a cube of at least 16\^3 cells"),
+        (np.zeros((32, 32, 31)), r"has shape \(32, 32, 31\); a cube \(n, n, n\)"),
+        (np.arange(512.0).reshape(8, 8, 8), r"has shape \(8, 8, 8\); a cube of at least 16\^3 cells"),
         (np.full((32, 32, 32), np.nan), "has 32768 of 32768 values that are not finite"),
-        (np.sin(np.arange(32.0**3)).reshape(32, 32, 32), "does not hold particle counts: mean .*, smallest -1"),
-        (np.zeros((32, 32, 32)), "does not hold particle counts: mean 0"),
+        (2 * np.sin(np.arange(32.0**3)).reshape(32, 32, 32), "its smallest value is -2, and a contrast cannot"),
+        (np.zeros((32, 32, 32)), "is no density: its smallest value is 0, and it is the same everywhere"),
         (None, "is not .npy, HDF5 or text"),
     ],
 )
@@ -293,7 +299,7 @@ def test_bad_snapshots(tmp_path, capfd):
         write(path, x * 1e-3, 125.0)
         assert snapshot(str(path), GRID).max() > 100  # all in one corner: allowed, if odd
         write(path, x * 2, 125.0)
-        with pytest.raises(UnusableField, match=r"has positions from .* 0 to 125000 kpc/h are possible"):
+        with pytest.raises(UnusableField, match=r"has positions from .* 0 to 125 Mpc/h are in the box"):
             snapshot(str(path), GRID)
         write(path, np.where(np.arange(500)[:, None] == 3, np.nan, x), 125.0)
         with pytest.raises(UnusableField, match=r"has positions from nan to nan"):

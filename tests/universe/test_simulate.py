@@ -13,11 +13,11 @@ from nbkit import Grid, spectra
 from nbkit.universe import particles, simulate
 from nbkit.universe.cosmology import FIDUCIAL, derivative_thetas, linear_power
 from nbkit.universe.simulate import (
+    Growth,
     Simulator,
     bullfrog,
     force,
     green_function,
-    growth,
     lagrangian,
     linear_modes,
     white_noise,
@@ -102,7 +102,7 @@ def test_one_bullfrog_step_is_2lpt_up_to_third_order(monkeypatch):
     # Long waves must feel the whole force and images of the lattice none: another softening, on a very fine mesh.
     monkeypatch.setattr(simulate, "SOFTENING", (0.0, 3.0))
     green_function.cache_clear()
-    G, grid, mesh = growth(0.3), Grid(16, 50.0), Grid(128, 50.0)
+    G, grid, mesh = Growth(0.3), Grid(16, 50.0), Grid(128, 50.0)
     D0, D1 = 0.2, 1.0
     # Any alpha with beta = (1 - alpha) / D_m gets first order right.
     rules = {"bullfrog": bullfrog(G, D0, D1), "first order": (0.0, 1 / 0.6)}
@@ -136,7 +136,7 @@ def test_velocities_are_those_of_linear_theory():
     x, v = simulator.phase_space(FIDUCIAL, 2)
     grid, lattice = simulator.grid, Grid(32, 2000.0)
     delta_k = linear_modes(FIDUCIAL, 2, lattice)
-    expected = 100 * growth(FIDUCIAL[0]).rate(1.0) * lagrangian(delta_k, lattice, 1.0, 0.0, 0.0)[1]
+    expected = 100 * Growth(FIDUCIAL[0]).rate(1.0) * lagrangian(delta_k, lattice, 1.0, 0.0, 0.0)[1]
     slope = (v * expected).sum() / expected.square().sum()
     assert abs(slope.item() - 1) < 0.05
     assert x.shape == v.shape == (grid.n**3, 3)
