@@ -53,7 +53,11 @@ def replacing(path):
     path = Path(path)
     with explain_full(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    _clear_parts(path)
+    # What processes of this machine that are no more had begun to write in its place goes.
+    name = re.compile(rf"\.{re.escape(path.name)}\.(\d+)\.\d+\.{re.escape(socket.gethostname())}\.part")
+    for part in path.parent.iterdir():
+        if (match := name.fullmatch(part.name)) and not psutil.pid_exists(int(match[1])):
+            part.unlink(missing_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.{socket.gethostname()}.part")
     try:
         with explain_full(path):
@@ -67,14 +71,6 @@ def replacing(path):
     folder = os.open(path.parent, os.O_RDONLY)
     os.fsync(folder)
     os.close(folder)
-
-
-def _clear_parts(path):
-    """Remove what processes of this machine that are no more had begun to write in place of a file."""
-    name = re.compile(rf"\.{re.escape(path.name)}\.(\d+)\.\d+\.{re.escape(socket.gethostname())}\.part")
-    for part in path.parent.iterdir():
-        if (match := name.fullmatch(part.name)) and not psutil.pid_exists(int(match[1])):
-            part.unlink(missing_ok=True)
 
 
 def write_atomically(path, data):
@@ -205,11 +201,3 @@ def explain_full(path):
             f"{path} could not be written ({free}); what was finished before is safe: make room and run again, or set "
             "NBKIT_RUNS to another place",
         ) from error
-
-
-def room_for(folder, size):
-    """Raise if the disk of an existing folder has less than `size` bytes left."""
-    free = shutil.disk_usage(folder).free
-    if size > free:
-        numbers = f"{free / 1e6:.0f} MB free and {size / 1e6:.0f} MB are needed"
-        raise OSError(errno.ENOSPC, f"{folder} has {numbers}; make room or choose another root")

@@ -93,17 +93,13 @@ class Power(NamedTuple):
 
 
 def linear_power(theta):
-    """Linear Power at z = 0 with rms sigma_8: from the shipped table; beyond its reach from CAMB (2 s)."""
+    """Linear Power at z = 0, k^n_s T^2 with rms sigma_8 in balls of 8 Mpc/h: T of the table, or CAMB (2 s)."""
+    from scipy.integrate import trapezoid  # slow to import, as all of scipy.integrate
+
     Omega_m, Omega_b, h, n_s, sigma_8 = check_theta(theta)
     omegas = Omega_b * h**2, Omega_m * h**2
     k, T = transfer(*omegas) or camb_transfer(*omegas, h)
-    return _normalise(k / h, T, n_s, sigma_8)
-
-
-def _normalise(k, T, n_s, sigma_8):
-    """Power proportional to k^n_s T^2 with rms sigma_8 in balls of 8 Mpc/h; k in h/Mpc."""
-    from scipy.integrate import trapezoid  # slow to import, as all of scipy.integrate
-
+    k = k / h
     power = Power(k, k ** (n_s / 2) * T)
     ln_k = np.linspace(np.log(k[0]), np.log(k[-1]), 2000)
     x = 8 * np.exp(ln_k)

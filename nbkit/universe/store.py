@@ -83,9 +83,7 @@ class SimulationSet:
 
     Attributes
     ----------
-    theta : (N, 5) float64.
-    seeds : (N,) int64.
-    name, grid, settings : of all simulations in it.
+    theta, seeds : (N, 5) float64 and (N,) int64, of the simulations that it has.
     contents, done : what the whole file is for, and which of that is written.
     at : {dataset: byte at which it begins}.
     versions : {package: version} that began the file.
@@ -95,32 +93,27 @@ class SimulationSet:
         self.path, self.name = Path(path), Path(path).stem
         try:
             with h5py.File(path, "r", locking=False) as file:
-                self._read(file)
+                if file.attrs.get("format") != FORMAT:
+                    raise ValueError(f"{path} is HDF5 but not a set of this kit; move it away or choose another root.")
+                settings = json.loads(file.attrs["settings"])
+                if settings.get("source") == "nbkit":  # files from before simulators had a version are of the first
+                    settings = {"simulator": 1} | settings
+                held = self.contents = Contents(file["theta"][:], file["seed"][:], settings)
+                self.versions = json.loads(file.attrs["versions"])
+                self.done, self._checksums = file["done"][:].astype(bool), file["checksum"][:]
+                self.at = {name: file[name].id.get_offset() for name in ("done", "checksum")}
+                self.at["delta"] = _first_chunk(self.path, file["delta"])
         except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
             if isinstance(error, (FileNotFoundError, PermissionError)) or getattr(error, "errno", None) == errno.EIO:
                 raise
             raise ValueError(
                 f"{path} is truncated or not a set of this kit ({error}); move it away or delete it, and run again."
             ) from error
-        held = self.contents
         if wanted and (difference := wanted.difference(held.settings, len(held.seeds), held.fingerprint)):
             raise ValueError(f"{path} was made with other settings ({difference}); choose another root, or delete it.")
         self._rows = np.flatnonzero(self.done)
         self.grid, self.settings = held.grid, held.settings
         self.theta, self.seeds = held.theta[self._rows], held.seeds[self._rows]
-
-    def _read(self, file):
-        """All but the fields."""
-        if file.attrs.get("format") != FORMAT:
-            raise ValueError(f"{self.path} is HDF5 but not a set of this kit; move it away or choose another root.")
-        settings = json.loads(file.attrs["settings"])
-        if settings.get("source") == "nbkit":  # files from before simulators had a version are of the first
-            settings = {"simulator": 1} | settings
-        self.contents = Contents(file["theta"][:], file["seed"][:], settings)
-        self.versions = json.loads(file.attrs["versions"])
-        self.done, self._checksums = file["done"][:].astype(bool), file["checksum"][:]
-        self.at = {name: file[name].id.get_offset() for name in ("done", "checksum")}
-        self.at["delta"] = _first_chunk(self.path, file["delta"])
 
     def __len__(self):
         return len(self._rows)
@@ -155,13 +148,7 @@ class SimulationSet:
 
 
 class Writer(ExitStack):
-    """The only one who writes a file; it is made, or continued if its contents are the same.
-
-    Attributes
-    ----------
-    held : what was in it at the start.
-    done : (N,) which simulations are written.
-    """
+    """The only one who writes a file: it is made, or continued if it `held` the same contents; `done`, (N,), grows."""
 
     def __init__(self, path, contents):
         super().__init__()

@@ -1,9 +1,13 @@
 """Sets of simulations with Quijote's names: which there are, how large, and how they come to be on disk."""
 
+import errno
 import json
-from collections import defaultdict
+import shutil
+import sys
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +29,8 @@ FIDUCIAL_SETS = ("fiducial", *DERIVATIVES)
 # Ranges of a million seeds that never meet; the derivative sets share theirs, so that their phases are the same.
 FIRST_SEED = {"fiducial": 0, "latin_hypercube": 1_000_000, "BSQ": 2_000_000, **dict.fromkeys(DERIVATIVES, 3_000_000)}
 
+SECONDS_A_CELL = 3e-6  # that a simulation takes on one core
+
 
 @dataclass(frozen=True)
 class Preset:
@@ -34,8 +40,8 @@ class Preset:
     ----------
     name : folder of the suite.
     grid : mesh, box and mass assignment of the fields.
-    BSQ, latin_hypercube, fiducial, pairs : simulations in the training set, in the test set, at the fiducial
-        cosmology, and in each derivative set.
+    BSQ, latin_hypercube, fiducial, pairs : simulations to train on, to test on, at the fiducial cosmology, and in each
+        derivative set.
     particles, force_factor, steps : of the embedded `Simulator`; None for real data.
     near_sizes : fiducial simulations and pairs of `near`; default as many as this has itself.
     skipped : realisations of the fiducial set, and of each derivative set, that are passed over.
@@ -184,32 +190,37 @@ def suite(preset="demo", sets=None, root=None, data_root=None, client=None, prog
 
 def _finish(source, n, files, client, progress):
     """Make what is missing of {set: file}, fields of n^3 cells, all sets in one go."""
+    embedded, hidden = isinstance(source, Preset), not (progress and is_watched())
     with ExitStack() as stack:
-        writers, calls = {}, {}
+        writers, calls, refused = {}, {}, []
         for name, path in files.items():
             contents = source.contents(name)
             done = SimulationSet(path, contents).done if path.exists() else np.zeros(len(contents.seeds), bool)
-            todo = source.calls(name, contents, np.flatnonzero(~done).tolist())
-            if todo:
+            if todo := source.calls(name, contents, np.flatnonzero(~done).tolist()):
                 writers[name] = stack.enter_context(Writer(path, contents))
-                if isinstance(source, Preset):
-                    _copy(writers[name], progress)
+                if embedded:
+                    _copy(writers[name], hidden)
                 calls |= {(name, row): todo[row] for row in todo if not writers[name].done[row]}
         if not calls:
             return
         keep_freed()  # for simulations made in this process, by a client without others
-        disk.room_for(next(iter(files.values())).parent, len(calls) * 4 * n**3)
-        refused = []
+        folder, size = path.parent, len(calls) * 4 * n**3
+        if size > (free := shutil.disk_usage(folder).free):
+            numbers = f"{free / 1e6:.0f} MB free and {size / 1e6:.0f} MB are needed"
+            raise OSError(errno.ENOSPC, f"{folder} has {numbers}; make room or choose another root")
+        if embedded and not hidden:
+            from dask.system import CPU_COUNT  # slow to import, and `farm` does it anyway
+
+            cores = sum(client.nthreads().values()) if client else CPU_COUNT
+            minutes = max(1, round(len(calls) * n**3 * SECONDS_A_CELL / cores / 60))
+            work = f"{len(calls):,} simulations to make, about {minutes} min on {cores} cores"
+            tqdm.write(f"{folder.name}: {work}, {size / 1e6:.0f} MB in {folder}", file=sys.stderr)
 
         def receive(results):
-            fields = defaultdict(dict)
-            for (name, row), result in results.items():
-                if isinstance(result, str):
-                    refused.append(result)
-                else:
-                    fields[name][row] = result
-            for name, rows in fields.items():
-                writers[name].write(rows)
+            for name, keys in groupby(results, itemgetter(0)):
+                fields = {row: results[name, row] for _, row in keys}
+                writers[name].write({row: field for row, field in fields.items() if not isinstance(field, str)})
+                refused.extend(field for field in fields.values() if isinstance(field, str))
 
         # Eight simulations of 32^3, or one of 64^3, keep a core busy for about a second.
         batch = min(max(1, 2**18 // n**3), 8)
@@ -222,11 +233,10 @@ def _finish(source, n, files, client, progress):
         )
 
 
-def _copy(writer, progress):
+def _copy(writer, hidden):
     """Take over what the other suites of the same root have of this set: mini_more begins with the boxes of mini."""
     settings, theta = json.loads(json.dumps(writer.contents.settings)), writer.contents.theta
     row_of = {seed: row for row, seed in enumerate(writer.contents.seeds.tolist())}
-    hidden = not (progress and is_watched())
     for path in sorted(writer.path.parent.parent.glob(f"*/{writer.path.name}")):
         with suppress(ValueError):  # what cannot be read there, or is damaged, is made here
             other = SimulationSet(path)

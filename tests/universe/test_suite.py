@@ -1,5 +1,6 @@
 """Suites: sizes, seeds, farming out, and runs that are killed."""
 
+import errno
 import json
 import os
 import signal
@@ -357,10 +358,21 @@ def test_only_a_person_is_shown_a_bar(monkeypatch):
         assert farm_module.is_watched() == terminal
 
 
+def test_time_and_room_are_told_before_a_suite_is_made(tmp_path, monkeypatch, threads, capfd):
+    monkeypatch.setattr(suite_module, "is_watched", lambda: True)
+    suite(TINY, "Om_p", root=tmp_path, client=threads)
+    words = f"tiny: 3 simulations to make, about 1 min on 2 cores, 0 MB in {tmp_path / 'tiny'}\n"
+    assert words in capfd.readouterr().err
+    suite(TINY, "Om_p", root=tmp_path, client=threads)
+    suite(TINY, "Om_m", root=tmp_path, client=threads, progress=False)
+    assert capfd.readouterr().err == ""
+
+
 def test_too_full_a_disk_is_refused_before_work(tmp_path, monkeypatch, threads):
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1e5}))
-    with pytest.raises(OSError, match="0 MB free and 2 MB are needed"):
+    with pytest.raises(OSError, match="0 MB free and 2 MB are needed; make room") as raised:
         suite(TINY, "fiducial", root=tmp_path, client=threads)
+    assert raised.value.errno == errno.ENOSPC
     assert len(SimulationSet(tmp_path / "tiny" / "fiducial.h5")) == 0
 
 
