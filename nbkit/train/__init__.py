@@ -169,9 +169,20 @@ def _over_prior(data, heads, mark, fixed):
     yield Contrast(data, heads, learning, reading.best_loss)
 
 
-def fixed_losses(training, marks, simulations=None, *, data_root=None, device="auto", memory=None):
-    """{label: loss} of {label: mark} that do not learn, on the boxes that a training on information would hold out."""
+def fixed_losses(training, marks, simulations=None, folder=None, *, data_root=None, device="auto", memory=None):
+    """{label: loss} of {label: mark} that do not learn, on the boxes that a training would hold out.
+
+    By contrast heads are trained on each of them, in a folder of its name; one pass over the fields is for all.
+    """
     data, losses = _data(training, simulations, data_root, device, memory), {}
+    if training.objective == "contrast":
+        there = [mark.to(data.device) if isinstance(mark, nn.Module) else mark for mark in deepcopy(marks).values()]
+        data.load_summaries(others=there)
+        for label, mark in marks.items():
+            place = folder and Path(folder) / label
+            run = train(training, data.simulations, place, fixed=mark, device=device, memory=memory)
+            losses[label] = run.best_loss
+        return losses
     for label, mark in marks.items():
         data.centre_on(mark)
         losses[label] = data.loss(data.table(mark, data.rows(*data.held_out)), data.held_out, training.wanted)

@@ -3,7 +3,7 @@
 import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -151,12 +151,22 @@ class Prior(Simulations):
         """So many fields (count, n, n, n), spread evenly over the set."""
         return self.simulations[np.linspace(0, len(self.simulations), count, endpoint=False).astype(int).tolist()]
 
-    def load_summaries(self, mark=None):
-        """Make S_delta (N, b), and S_M (N, 2b) of a mark that is given, or read them if they were made before."""
-        key = {"version": SUMMARIES, "simulations": contents_key(self.simulations), "kmax": self.kmax}
-        key |= {"mark": None if mark is None else identity(mark)}
-        tensors = self.processes.in_turn(lambda: kept("summaries", key, lambda: self._summaries(mark), self.device))
-        self.S_delta, self.S_M = tensors["S_delta"], tensors.get("S_M")
+    def load_summaries(self, mark=None, others=()):
+        """Make S_delta (N, b), and S_M (N, 2b) of a mark that is given, or read them if they were made before.
+
+        If they have to be made, those of other marks are in the same pass over the fields, and kept for later.
+        """
+        marks, made, tensors = [mark, *others], [], []
+        about = {"version": SUMMARIES, "simulations": contents_key(self.simulations), "kmax": self.kmax}
+
+        def make(i):
+            made.extend([] if made else self._summaries(marks))
+            return made[i]
+
+        for i, each in enumerate(marks):
+            key = about | {"mark": None if each is None else identity(each)}
+            tensors.append(self.processes.in_turn(partial(kept, "summaries", key, partial(make, i), self.device)))
+        self.S_delta, self.S_M = tensors[0]["S_delta"], tensors[0].get("S_M")
 
     def epoch(self, stream, epoch, size):
         """(ids, candidates) of every step of an epoch; the candidates are drawn when a step is reached.
@@ -191,16 +201,17 @@ class Prior(Simulations):
             yield Batch(self.S_delta[mine], marked, theta, part.to(self.device), excluded)
 
     @torch.no_grad()
-    def _summaries(self, mark):
-        made = {"S_delta": [], **({} if mark is None else {"S_M": []})}
+    def _summaries(self, marks):
+        made = [{"S_delta": []} if mark is None else {"S_delta": [], "S_M": []} for mark in marks]
         for delta in self.fields.parts(torch.arange(len(self.simulations)).split(8)):
-            if mark is None:
-                power = spectra_of_modes(to_fourier(delta, self.grid), grid=self.grid, kmax=self.kmax)
-            else:
-                power = marked_spectra(mark, delta, grid=self.grid, kmax=self.kmax)
-                made["S_M"].append(marked_summary(*power[1:4]))
-            made["S_delta"].append(unmarked_summary(power.P_dd))
-        return {name: torch.cat(rows) for name, rows in made.items()}
+            for mark, of_mark in zip(marks, made, strict=True):
+                if mark is None:
+                    power = spectra_of_modes(to_fourier(delta, self.grid), grid=self.grid, kmax=self.kmax)
+                else:
+                    power = marked_spectra(mark, delta, grid=self.grid, kmax=self.kmax)
+                    of_mark["S_M"].append(marked_summary(*power[1:4]))
+                of_mark["S_delta"].append(unmarked_summary(power.P_dd))
+        return [{name: torch.cat(rows) for name, rows in each.items()} for each in made]
 
 
 def split(count, validation, seed, *words):

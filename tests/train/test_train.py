@@ -42,7 +42,7 @@ from nbkit.mesh.threads import choose_device
 from nbkit.train import TrainingDiverged, bundled_runs, fixed_losses, own_runs, search
 from nbkit.train.__main__ import main
 from nbkit.train.contrast import Negatives
-from nbkit.train.data import Prior
+from nbkit.train.data import Fields, Prior
 from nbkit.train.fit import Objective, Processes, fit
 from nbkit.train.information import Neighbourhood
 from nbkit.universe.cosmology import FIDUCIAL
@@ -305,6 +305,18 @@ def test_fixed_losses_are_those_that_training_reports(tmp_path):
     losses = fixed_losses(run.training, {"best": run.mark, "p": ClassicalMark(1.0, 0.1)}, boxes(), device="cpu")
     assert losses["best"] == pytest.approx(run.best_loss, abs=1e-6)
     assert losses["p"] != losses["best"]
+
+
+def test_fixed_marks_are_compared_in_one_pass(tmp_path, monkeypatch):
+    """The losses are those of trainings one by one, and no field is read for them again."""
+    monkeypatch.setenv("NBKIT_RUNS", str(tmp_path))
+    training, passes, really = replace(CONTRAST, recipe=QUICK), [], Fields.parts
+    marks = {"p": ClassicalMark(1.0, 0.3), "learned": stirred(LearnedMark(GRID, 1)), "M = 1": UnitMark()}
+    monkeypatch.setattr(Fields, "parts", lambda self, parts: passes.append(1) or really(self, parts))
+    losses = fixed_losses(training, marks, fake(40), tmp_path / "fixed", device="cpu")
+    assert len(passes) == 1 and list(losses) == list(marks) and len(set(losses.values())) == 3
+    assert losses["p"] == trained(training, tmp_path / "again", fixed=marks["p"]).best_loss
+    assert load(tmp_path / "fixed" / "learned").finished
 
 
 @pytest.mark.parametrize(
