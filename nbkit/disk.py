@@ -128,13 +128,9 @@ def read_json(path):
 def kept(kind, key, make, device="cpu"):
     """What make() gives, tensors by name: read if it was made before with the same key, by this machine or for the kit.
 
-    Parameters
-    ----------
-    kind : folder in `runs()`, and in what comes with the kit.
-    key : all that decides the value, for JSON: what the simulations are (their fingerprints), what the marks are (their
-        identities), the settings, and a version of the code that makes it.
-    make : called without arguments if there is nothing yet.
-    device : where the tensors are wanted.
+    The `kind` is a folder in `runs()`, and in what comes with the kit. The key is all that decides the value, for JSON:
+    what the simulations are (their fingerprints), what the marks are (their identities), the settings, and a version of
+    the code that makes it.
     """
     key = json.loads(json.dumps(key))
     name = f"{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]}.safetensors"

@@ -21,12 +21,9 @@ def farm(function, calls, receive, batch=1, client=None, progress=True):
     The results reach `receive` in this thread, in whatever order they are ready. A batch lost with its worker is made
     again. Only a few batches for each worker are under way at a time, so memory does not grow with `calls`.
 
-    Parameters
-    ----------
-    function : picklable; runs in worker processes, with one torch thread each.
-    batch : calls in one task: enough that a task takes about a second.
-    client : a `dask.distributed.Client`; by default a cluster of this machine's cores that lives as long as the call.
-    progress : show a bar with the time left, where a person is there to see it.
+    The function, picklable, runs in worker processes with one torch thread each; a `batch` of calls should take about a
+    second. The `client` is a `dask.distributed.Client`, by default of a cluster of this machine's cores that lives as
+    long as the call. `progress` shows a bar with the time left, where a person is there to see it.
     """
     from distributed import KilledWorker, as_completed
 

@@ -16,7 +16,7 @@ fiducial one included.
 import contextlib
 import io
 import warnings
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +39,7 @@ PRIORS = {"BSQ": PRIOR_BSQ, "latin_hypercube": PRIOR_LATIN_HYPERCUBE}
 
 @dataclass(frozen=True)
 class Files:
-    """Quijote's files under a folder, as a source of suites.
-
-    Parameters
-    ----------
-    preset : names the grid and how many realisations, from the first one on, each set has.
-    data_root : folder that holds `3D_cubes` or `Snapshots`.
-    """
+    """Quijote's files under a folder that holds `3D_cubes` or `Snapshots`, as a source of the suite of a preset."""
 
     preset: Any
     data_root: Path
@@ -56,7 +50,7 @@ class Files:
 
     def contents(self, name):
         """Thetas, realisation numbers and settings of a set."""
-        grid, first = self.preset.grid, self.preset.first(name)
+        first = self.preset.first(name)
         numbers = np.arange(first, first + self.preset.count(name))
         if name in PRIORS:
             places = ("", name, f"3D_cubes/{name}", f"Snapshots/{name}", "3D_cubes", "Snapshots")
@@ -71,8 +65,7 @@ class Files:
         if kind is None:
             looked = ", ".join(self._path(kind, name, "<i>") for kind in KINDS)
             raise ValueError(f"{self.data_root} has no realisation of {name} at this grid; looked for {looked}.")
-        settings = {"source": "quijote", "n": grid.n, "box_size": grid.box_size, "mas": grid.mas, "files": kind}
-        return Contents(theta, numbers, settings)
+        return Contents(theta, numbers, {"source": "quijote"} | asdict(self.preset.grid) | {"files": kind})
 
     def calls(self, name, contents, rows):
         """{row: arguments of `field`} for those of the rows that have a file; the others are listed in a warning."""

@@ -5,7 +5,7 @@ import json
 import shutil
 import sys
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -28,7 +28,6 @@ SETS = ("BSQ", "latin_hypercube", "fiducial", *DERIVATIVES)
 FIDUCIAL_SETS = ("fiducial", *DERIVATIVES)
 # Ranges of a million seeds that never meet; the derivative sets share theirs, so that their phases are the same.
 FIRST_SEED = {"fiducial": 0, "latin_hypercube": 1_000_000, "BSQ": 2_000_000, **dict.fromkeys(DERIVATIVES, 3_000_000)}
-
 SECONDS_A_CELL = 3e-6  # that a simulation takes on one core
 
 
@@ -105,7 +104,7 @@ class Preset:
             theta = latin_hypercube_thetas(count)
         else:
             theta = np.tile(derivative_thetas().get(name, FIDUCIAL), (count, 1))
-        settings = {"source": "nbkit", "n": self.grid.n, "box_size": self.grid.box_size, "mas": self.grid.mas}
+        settings = {"source": "nbkit"} | asdict(self.grid)
         settings |= {what: getattr(simulator, what) for what in ("particles", "force_factor", "steps")}
         settings |= {"a_start": A_START, "softening": list(SOFTENING), "simulator": VERSION}
         return Contents(theta, FIRST_SEED[name] + self.first(name) + np.arange(count), settings)
