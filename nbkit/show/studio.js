@@ -95,11 +95,10 @@ async function render({ model, el }) {
   const values = () => curves.map((curve) => curve.get("nodes").map((p) => p[1]));
   const bins = () => Number(most.value) + 1;
   const freed = () => range(PARAMETERS).filter((i) => free[i].checked);
-  const wanted = () =>
-    freed()
-      .filter((i) => about.wanted.includes(i))
-      .concat(freed())
-      .slice(0, 2);
+  const wanted = () => {
+    const first = freed().filter((i) => about.wanted.includes(i));
+    return [...new Set([...first, ...freed()])].slice(0, 2);
+  };
   // Coefficients of curves with these values at the nodes, and the values of coefficients.
   const through = (matrices, x) =>
     matrices.flatMap((A, a) => A.map((line) => line.reduce((sum, v, j) => sum + v * x[a * count + j], 0)));
