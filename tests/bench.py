@@ -201,9 +201,9 @@ def in_the_browser():
         slider = small.locator(".widget-slider", has=small.get_by_text("filter scale")).locator(".noUi-handle")
         slider.evaluate("it => it.classList.add('the-scale')")
         keys = {
+            "curve_drag": (".the-nodes .nbkit-node", ".the-nodes", drags),
             "maps": (".the-maps canvas", ".the-maps", [["keydown", {"key": "."}]] * 21),
             "cursor": (".the-maps canvas", ".the-maps", [["keydown", {"key": "ArrowUp"}]] * 21),
-            "curve_drag": (".the-nodes .nbkit-node", ".the-nodes", drags),
             "filter": (".the-scale", ".the-filter", [["keydown", {"key": "ArrowRight"}]] * 9),
             "3d": (".the-solid .nbkit-solid", ".the-solid", [["keydown", {"key": "ArrowLeft"}]] * 15),
             "3d_slice": (".the-solid canvas", ".the-solid", [["keydown", {"key": "."}]] * 15),

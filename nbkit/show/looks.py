@@ -3,6 +3,7 @@
 import io
 import re
 from html import escape
+from typing import NamedTuple
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -75,10 +76,9 @@ def looks(labels):
     for label in labels:
         name = re.sub("^(demo|mini|quijote)_", "", label)
         kind = max((kind for kind in MARKS if name.startswith(kind)), key=len, default=None)
-        taken = [colour for colour, *_ in chosen.values()]
-        free = [each for each in zip(CYCLE, LINES, "o^DPXv*", strict=True) if each[0] not in taken]
-        mine = MARKS.get(kind)
-        chosen[label] = mine if mine and mine[0] not in taken else free[0]
+        taken, every = [colour for colour, *_ in chosen.values()], list(zip(CYCLE, LINES, "o^DPXv*", strict=True))
+        wanted = [*filter(None, [MARKS.get(kind)]), *every]
+        chosen[label] = next((look for look in wanted if look[0] not in taken), wanted[0])
     return chosen
 
 
@@ -146,11 +146,12 @@ def colour_range(field, name, colours=None):
     return float(low), float(high) if high > low else float(low) + 1e-6
 
 
-class Table:
+class Table(NamedTuple):
     """Rows under columns: an HTML table in JupyterLab, aligned text elsewhere."""
 
-    def __init__(self, head, rows, caption):
-        self.head, self.rows, self.caption = head, rows, caption
+    head: list
+    rows: list
+    caption: str
 
     def __repr__(self):
         lines = [list(self.head), *self.rows] if any(self.head) else self.rows
