@@ -134,9 +134,11 @@ class Notebook:
         self.page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell", timeout=60_000)
         self.page.get_by_text("| Idle").wait_for(timeout=60_000)
         self.page.evaluate("window.jupyterapp.commands.execute('application:toggle-left-area')")
-        self.page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')")
-        deadline = time.time() + 60 * minutes
+        # Without braces the page would wait until all cells have run.
+        self.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
         prompts = self.page.locator(".jp-NotebookPanel .jp-CodeCell .jp-InputPrompt")
+        self.page.wait_for_function("() => /[*\\d]/.test(document.querySelector('.jp-InputPrompt')?.textContent)")
+        deadline = time.time() + 60 * minutes
         while awaited and not all(p.strip("[]:").strip().isdigit() for p in prompts.all_inner_texts()):
             assert time.time() < deadline, f"{name}: cells still running: {prompts.all_inner_texts()}"
             assert not self.errors(), self.errors()
