@@ -23,24 +23,15 @@ LEAST_VARIANCE = 1e-4
 
 @dataclass(frozen=True)
 class Negatives:
-    """How many negatives of each kind, and how near they may come, table 2.
+    """How many negatives of each kind, and how near they may come [diagonal of the prior, sqrt(5)], table 2."""
 
-    Parameters
-    ----------
-    n_real : cosmologies of the training set, shared by the batch.
-    n_global : cosmologies drawn over the whole prior, shared by the batch.
-    per_anchor : draw n_global for every anchor, as table 2 says, 6,800 candidates in a batch of 16; or once for the
-        batch, as the released code does, 1,040. Scores of either are nothing beside the mark.
-    n_local : cosmologies drawn in a shell around each anchor; the batch shares those of all its anchors.
-    exclusion : nearer than this to an anchor nothing counts as its negative [diagonal of the prior, sqrt(5)].
-    neighbourhood : outer radius of the local shell [diagonal of the prior]; `exclusion` is the inner one.
-    """
-
-    n_real: int = 128
-    n_global: int = 384
-    n_local: int = 32
-    exclusion: float = 0.03
-    neighbourhood: float = 0.15
+    n_real: int = 128  # cosmologies of the training set, shared by the batch
+    n_global: int = 384  # drawn over the whole prior, shared by the batch
+    n_local: int = 32  # drawn in a shell around each anchor; the batch shares those of all its anchors
+    exclusion: float = 0.03  # nearer than this to an anchor nothing counts as its negative
+    neighbourhood: float = 0.15  # outer radius of the local shell; `exclusion` is the inner one
+    # Draw n_global for every anchor, as table 2 says, 6,800 candidates in a batch of 16; or once for the batch, as the
+    # released code does, 1,040. Scores of either are nothing beside the mark.
     per_anchor: bool = False
 
     def __post_init__(self):
@@ -83,13 +74,8 @@ def normalised(theta, prior):
 
 
 def candidates(anchors, pool, negatives, generator):
-    """The candidates of one batch, `negatives.total(B)` of them, drawn with `generator`.
-
-    Parameters
-    ----------
-    anchors : (B, 5) float64 cosmologies of the batch, normalised.
-    pool : (N, 5) float64 cosmologies of the training set, normalised, from which real negatives come.
-    """
+    """The candidates of a batch of anchors (B, 5), `negatives.total(B)` of them, drawn with `generator`; the real ones
+    from the pool (N, 5), cosmologies of the training set. All are float64, normalised."""
     real = _real(anchors, pool, negatives, generator)
     theta = torch.cat([anchors, real, *(draw(anchors, negatives, generator) for draw in (_global, _local))])
     # A shell's inner edge is the exclusion itself; rounding must not throw such candidates out.
@@ -193,14 +179,8 @@ class Metric(nn.Module):
 
 
 class Heads(nn.Module):
-    """Projectors of P_dd, of the marked summary and of theta into one space, and its metric.
-
-    Parameters
-    ----------
-    bins : number b of k bins: S_delta has b entries, S_M 2 b.
-    width, dimension : hidden width of the projectors and dimension D of the embeddings.
-    residualised : remove from z_m what lies along z_d; False compares z_m itself with theta.
-    """
+    """Projectors of P_dd (b bins), of the marked summary (2b) and of theta into one space of D dimensions, and its
+    metric. Where `residualised`, what lies along z_d is removed from z_m; else z_m itself is compared with theta."""
 
     def __init__(self, bins, width=64, dimension=16, residualised=True):
         super().__init__()
@@ -210,10 +190,9 @@ class Heads(nn.Module):
         self.theta = nn.Linear(5, dimension)
         self.metric = Metric(dimension)
         # What the projectors see is (S - mean) / sqrt(variance); (0, 1) shows them the summaries as they are.
-        self.register_buffer("unmarked_mean", torch.zeros(bins))
-        self.register_buffer("unmarked_variance", torch.ones(bins))
-        self.register_buffer("marked_mean", torch.zeros(2 * bins))
-        self.register_buffer("marked_variance", torch.ones(2 * bins))
+        for which, size in (("unmarked", bins), ("marked", 2 * bins)):
+            self.register_buffer(f"{which}_mean", torch.zeros(size))
+            self.register_buffer(f"{which}_variance", torch.ones(size))
 
     @torch.no_grad()
     def standardise(self, which, S):

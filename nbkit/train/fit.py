@@ -3,6 +3,7 @@ that resume exactly."""
 
 import os
 import time
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict
 from math import inf, isfinite
@@ -85,20 +86,15 @@ class TrainingDiverged(RuntimeError):
 
 
 class Objective(nn.Module):
-    """What `fit` minimises: a module whose parameters are trained in groups. Everything it draws is stateless, so that
-    an epoch can be taken up at any step.
+    """What `fit` minimises: a module whose parameters are trained in groups, with the `name` of its stage, its file and
+    its rows in the history; its `recipe`; `batch` simulations a step, `steps` an epoch, and at most so many `epochs`.
 
-    Attributes
-    ----------
-    name : of the stage, its file and its rows in the history.
-    recipe : the Recipe.
-    batch, steps, epochs : simulations of a step, steps of an epoch, most epochs.
-    chance : loss of a mark that tells nothing, where the loss has such a scale.
-    at : what the last step or validation looked at, for messages.
-    best_loss : lowest validation loss, once `fit` has run it.
+    Everything it draws is stateless, so that an epoch can be taken up at any step.
     """
 
-    chance, at, best_loss = None, "", inf
+    chance = None  # loss of a mark that tells nothing, where the loss has such a scale
+    at = ""  # what the last step or validation looked at, for messages
+    best_loss = inf  # lowest validation loss, once `fit` has run it
 
     def groups(self):
         """[(modules, highest learning rate, weight decay)]; what is in no group is frozen."""
@@ -151,10 +147,8 @@ def fit(objective, folder, processes, history=(), *, checkpoint_every=30.0, stop
 
     Parameters
     ----------
-    objective : the Objective.
-    folder, processes : where to, and with whom.
     history : rows of the stages before.
-    checkpoint_every : seconds between checkpoints; a resumed run repeats what came after the last, bit for bit.
+    checkpoint_every : between checkpoints [s]; a resumed run repeats what came after the last, bit for bit.
     stop : callable asked after every step; True ends the training with what is best so far.
     on_epoch : callable given the Objective and the Progress after every epoch, in the first process.
     show : whether to show a bar; None shows it to a person and stays quiet in logs.
@@ -164,6 +158,7 @@ def fit(objective, folder, processes, history=(), *, checkpoint_every=30.0, stop
     on_epoch = on_epoch if on_epoch and processes.first else lambda *_: None
     show = processes.first and (is_watched() if show is None else show)
     optimizer = _optimizer(objective, processes.device)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     now, best, saved, lost = Progress(objective.name, history=list(history)), None, time.monotonic(), 0
     there = path.exists()
     processes.wait()  # until all have looked, before one writes
@@ -175,7 +170,8 @@ def fit(objective, folder, processes, history=(), *, checkpoint_every=30.0, stop
             objective.best_loss = now.best_loss
             objective.end()
             return now
-        _restore(optimizer, part(tensors, "optimizer"))
+        moments = {i: part(tensors, f"optimizer.{i}") for i in range(len(parameters))}
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
         objective.restore(part(tensors, "state"))
         best = part(tensors, "best") or None
 
@@ -192,12 +188,17 @@ def fit(objective, folder, processes, history=(), *, checkpoint_every=30.0, stop
             write_tensors(path, tensors, asdict(now))
             write_atomically(folder / "history.csv", now.csv().encode())
 
-    def diverged(what, where):
-        kept = f"the last good checkpoint is {path}" if path.exists() else "no checkpoint had been written yet"
-        return TrainingDiverged(
-            f"Training stopped in stage {now.stage}, epoch {now.epoch + 1}, {where}: {what}{objective.at}; {kept}. "
-            "Lower the learning rate, or look at those simulations."
-        )
+    @contextmanager
+    def diagnosis(where):
+        """A ValueError says where it was, and what is kept."""
+        try:
+            yield
+        except ValueError as problem:
+            kept = f"the last good checkpoint is {path}" if path.exists() else "no checkpoint had been written yet"
+            raise TrainingDiverged(
+                f"Training stopped in stage {now.stage}, epoch {now.epoch + 1}, {where}: {problem}{objective.at}; "
+                f"{kept}. Lower the learning rate, or look at those simulations."
+            ) from problem
 
     def rate(full):
         return now.rate(full, recipe, objective.steps, objective.epochs)
@@ -208,31 +209,25 @@ def fit(objective, folder, processes, history=(), *, checkpoint_every=30.0, stop
         for group in optimizer.param_groups:
             group["lr"] = rate(group["highest"])
         optimizer.zero_grad()
-        try:
+        with diagnosis(f"batch {i + 1}"):
             loss = objective.step(i)
-        except ValueError as problem:
-            raise diverged(str(problem), f"batch {i + 1}") from problem
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        processes.sum_gradients(parameters)
-        norm = clip_grad_norm_(parameters, recipe.clip)
-        loss, norm = torch.stack([processes.summed(loss.detach().double()), norm.double()]).tolist()
-        far = objective.chance is not None and loss > now.best_loss + DIVERGED * objective.chance
-        lost = lost + 1 if far else 0
-        if not (isfinite(loss) and isfinite(norm)) or lost == LOST_BATCHES:
-            raise diverged(f"the loss is {loss:.4g} and the norm of its gradient {norm:.4g}", f"batch {i + 1}")
+            processes.sum_gradients(parameters)
+            norm = clip_grad_norm_(parameters, recipe.clip)
+            loss, norm = torch.stack([processes.summed(loss.detach().double()), norm.double()]).tolist()
+            far = objective.chance is not None and loss > now.best_loss + DIVERGED * objective.chance
+            lost = lost + 1 if far else 0
+            if not (isfinite(loss) and isfinite(norm)) or lost == LOST_BATCHES:
+                raise ValueError(f"the loss is {loss:.4g} and the norm of its gradient {norm:.4g}")
         optimizer.step()
         objective.moved(rate(1.0))
         return loss
 
     def judge(losses, where):
         """What the objective says of its start, or of what is held out."""
-        try:
-            with torch.no_grad():
-                train_loss, val_loss = losses() or (None, None)
-        except ValueError as problem:
-            raise diverged(str(problem), where) from problem
-        if val_loss is not None and not isfinite(val_loss):
-            raise diverged(f"the validation loss is {val_loss}", where)
+        with diagnosis(where), torch.no_grad():
+            train_loss, val_loss = losses() or (None, None)
+            if val_loss is not None and not isfinite(val_loss):
+                raise ValueError(f"the validation loss is {val_loss}")
         return train_loss, val_loss
 
     if not there:
@@ -280,12 +275,3 @@ def _optimizer(objective, device):
         parameters = [p.requires_grad_(True) for module in modules for p in module.parameters()]
         groups.append({"params": parameters, "lr": rate, "highest": rate, "weight_decay": decay})
     return torch.optim.AdamW(groups, fused=device.type in ("cpu", "cuda"))
-
-
-def _restore(optimizer, tensors):
-    """Give an optimiser what a checkpoint holds of its state: {"<number of the parameter>.<name>": tensor}."""
-    state = {}
-    for each, x in tensors.items():
-        number, name = each.split(".")
-        state.setdefault(int(number), {})[name] = x
-    optimizer.load_state_dict(optimizer.state_dict() | {"state": state})

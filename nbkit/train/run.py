@@ -69,8 +69,8 @@ class Progress:
 
     def csv(self):
         """The history as text, one epoch a line."""
-        lines = [",".join(HISTORY), *(",".join(str(row[name]) for name in HISTORY) for row in self.history)]
-        return "\n".join(lines) + "\n"
+        rows = [HISTORY, *([row[name] for name in HISTORY] for row in self.history)]
+        return "".join(",".join(map(str, row)) + "\n" for row in rows)
 
 
 def cosine_factor(step, steps, warmup):
@@ -89,22 +89,18 @@ def part(tensors, prefix):
 class Run:
     """A trained mark with its heads: the best so far, and how it got there.
 
-    Attributes
-    ----------
-    name, folder : what it is called, and where it was read from.
-    training : the Training.
-    settings : all that decides it, as in `run.json`: the training, its recipe, the simulations, the mark.
-    recipe, grid, kmax : of the training.
-    mark, heads : with the weights of the lowest validation loss; a run on information has no heads.
-    history : a dict an epoch, with stage, epoch, passes, train_loss, val_loss, learning_rate, seconds.
-    best_loss, best_epoch : of the mark's own stage; inf and 0 before its first epoch.
-    finished : False if the training was stopped; calling `train` again goes on.
+    `settings` is run.json: all that decides the run. `mark` and `heads` have the weights of the lowest validation loss,
+    `best_loss` at `best_epoch` (inf and 0 before the first epoch of the mark's own stage); a run on information has no
+    heads. `history` is a dict of HISTORY an epoch. If not `finished` the training was stopped; `train` goes on with it.
     """
 
-    def __init__(self, folder, settings, mark, heads, progress):
-        self.name, self.folder, self.settings, self.mark, self.heads = folder.name, folder, settings, mark, heads
-        self.training, self.recipe = Training(**settings["training"]), Recipe(**settings["recipe"])
-        self.grid, self.kmax = Grid(**settings["grid"]), self.training.kmax
+    def __init__(self, folder, settings, mark, progress):
+        self.name, self.folder, self.settings, self.mark, self.heads = folder.name, folder, settings, mark, None
+        self.training, recipe = Training(**settings["training"]), Recipe(**settings["recipe"])
+        self.recipe, self.grid, self.kmax = recipe, Grid(**settings["grid"]), self.training.kmax
+        if self.training.objective == "contrast":
+            bins = len(self.grid.bins(self.kmax).k)
+            self.heads = Heads(bins, recipe.width, recipe.dimension, self.training.residual)
         self.history, own = progress.history, progress.stage == "marked"
         self.best_loss, self.best_epoch = (progress.best_loss, progress.best_epoch) if own else (inf, 0)
         self.finished = own and progress.ended
@@ -118,51 +114,43 @@ class Run:
 
 
 def bundled_runs(preset=""):
-    """Names of the runs that come with the kit, of all presets or of one."""
-    return tuple(sorted(path.parent.name for path in _runs_in(BUNDLED, preset)))
+    """Names of the runs that come with the kit, of all presets or of one, in order."""
+    return _runs_in(BUNDLED, preset, lambda path: path.parent.name)
 
 
 def own_runs(preset=""):
     """Names of the runs in `runs()`, of all presets or of one, the newest first."""
-    newest_first = sorted(_runs_in(runs() / "train", preset), key=lambda path: -path.stat().st_mtime)
-    return tuple(path.parent.name for path in newest_first)
+    return _runs_in(runs() / "train", preset, lambda path: -path.stat().st_mtime)
 
 
-def _runs_in(folder, preset):
-    return [*folder.glob(f"{preset}_*/run.json" if preset else "*/run.json"), *folder.glob("*/mark.json")]
+def _runs_in(folder, preset, order):
+    there = [*folder.glob(f"{preset}_*/run.json" if preset else "*/run.json"), *folder.glob("*/mark.json")]
+    return tuple(path.parent.name for path in sorted(there, key=order))
 
 
 def load(name, preset=None):
     """The Run of a name; of a classical mark, or of one saved on its own, a Run that has nothing but the mark.
 
-    Parameters
-    ----------
-    name : of a run that comes with the kit ("mini_l2"), of a folder in `train` of `nbkit.disk.runs()`, of a classical
-        mark ("p=2 ds=0"), the path of a folder, or of a file that `LearnedMark.save` or the studio wrote.
-    preset : with it, "l2" is short for the bundled run "demo_l2", or whatever the preset is.
+    The name is that of a run that comes with the kit ("mini_l2"), of a folder in `train` of `nbkit.disk.runs()`, of a
+    classical mark ("p=2 ds=0"), the path of a folder, or of a file that `LearnedMark.save` or the studio wrote. With a
+    preset, "l2" is short for the bundled run "demo_l2", or whatever the preset is.
     """
     with described(name):
-        return _find(name, preset)
-
-
-def _find(name, preset):
-    if name in classical_marks():
-        return _alone(name, classical_marks()[name])
-    short = [BUNDLED / f"{preset}_{name}"] if preset else []
-    path = Path(name).expanduser()
-    for folder in (*short, BUNDLED / str(name), runs() / "train" / str(name), path):
-        if str(name) and (folder / "run.json").is_file():
-            return read(folder)
-        if str(name) and (folder / "mark.json").is_file():  # from the studio
-            return _alone(folder.name, mark_of_settings(read_json(folder / "mark.json")))
-    if path.suffix == ".json" and path.is_file():
-        return _alone(path.stem, mark_of_settings(read_json(path)))
-    if path.suffix == ".safetensors":
-        return _alone(path.stem, load_mark(path).requires_grad_(False))
-    raise NoSuchRun(
-        f"There is no run {str(name)!r}: give one of {', '.join(bundled_runs(preset))}, the name of a folder in "
-        f"{runs() / 'train'}, a classical mark such as 'p=2 ds=0', or a path; notebook 03 trains one."
-    )
+        if name in classical_marks():
+            return _alone(name, classical_marks()[name])
+        short, path = [BUNDLED / f"{preset}_{name}"] if preset else [], Path(name).expanduser()
+        for folder in (*short, BUNDLED / str(name), runs() / "train" / str(name), path) if str(name) else ():
+            if (folder / "run.json").is_file():
+                return read(folder)
+            for file in (folder / "mark.json", folder):  # from the studio
+                if file.suffix == ".json" and file.is_file():
+                    return _alone(folder.name.removesuffix(".json"), mark_of_settings(read_json(file)))
+        if path.suffix == ".safetensors":
+            return _alone(path.stem, load_mark(path).requires_grad_(False))
+        raise NoSuchRun(
+            f"There is no run {str(name)!r}: give one of {', '.join(bundled_runs(preset))}, the name of a folder in "
+            f"{runs() / 'train'}, a classical mark such as 'p=2 ds=0', or a path; notebook 03 trains one."
+        )
 
 
 class NoSuchRun(OneSentence, FileNotFoundError):
@@ -185,23 +173,18 @@ def read(folder, mark=None, device="cpu"):
     weights = part(tensors, "weights") | part(tensors, "best")
     if (start := folder / "start.safetensors").is_file():  # of marks that the stage at hand does not train
         weights = part(read_tensors(start, device)[0], "weights") | weights
-    mark, heads = mark_of_settings(settings["mark"]) if mark is None else mark, None
-    if settings["training"]["objective"] == "contrast":
-        recipe, grid = Recipe(**settings["recipe"]), Grid(**settings["grid"])
-        bins = len(grid.bins(settings["training"]["kmax"]).k)
-        heads = Heads(bins, recipe.width, recipe.dimension, settings["training"]["residual"])
-    for name, module in (("mark", mark), ("heads", heads)):
+    run = Run(folder, settings, mark_of_settings(settings["mark"]) if mark is None else mark, Progress.of(about))
+    for name, module in (("mark", run.mark), ("heads", run.heads)):
         if isinstance(module, nn.Module):
             if found := part(weights, name):
                 module.load_state_dict(found)
             module.requires_grad_(False).to(device)
-    return Run(folder, settings, mark, heads, Progress.of(about))
+    return run
 
 
 def read_settings(folder):
     """What run.json says, if it is of this version."""
-    path = folder / "run.json"
-    settings = read_json(path)
+    settings = read_json(path := folder / "run.json")
     if settings.get("format") != FORMAT:
         raise ValueError(
             f"{path} was written by another version of nbkit (format {settings.get('format', 1)!r}, this one reads "
@@ -213,9 +196,7 @@ def read_settings(folder):
 def claim(folder, settings, fresh, held=None):
     """Make the folder of a run with these settings, or find it; another run's is refused, or emptied if `fresh`.
 
-    Parameters
-    ----------
-    held : an ExitStack that keeps others from writing there as long as it is open; None in all but the first process.
+    The ExitStack `held` keeps others from writing there as long as it is open; None in all but the first process.
     """
     about = folder / "run.json"
     if held is not None:

@@ -20,84 +20,67 @@ def _require(condition, name, value, what):
         raise ValueError(f"{name} is {value!r}; {what}.")
 
 
-def _listed(values):
-    return ", ".join(map(str, values))
+def _check(settings, sentence, right, *names):
+    for name in names:
+        _require(right(value := getattr(settings, name)), name, value, sentence)
+
+
+def _allow(settings, values, name):
+    _check(settings, f"allowed are {', '.join(map(str, values))}", lambda value: value in values, name)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train; the defaults are those of the code that was released with the paper.
+    """How to train; the defaults are those of the code that was released with the paper."""
 
-    Parameters
-    ----------
-    batch : anchors of one optimiser step, over all processes; on information, boxes of one step.
-    learning_rate, weight_decay, clip : of AdamW, and the largest norm of the gradient.
-    mark_decay : weight decay of the mark; None takes `weight_decay`.
-    mark_rate, theta_rate : multiply the learning rate of the mark and, in stage two, of the theta head.
-    schedule : "plateau" multiplies the rate by `gamma` after `plateau_patience` epochs without progress, down to
-        `floor`; "cosine" rises over `warmup` of the steps and falls to 0 at the last of `epochs`.
-    patience, min_delta : epochs without a gain of `min_delta` in validation loss before a stage ends.
-    validation : fraction of the simulations held out.
-    pretrain_epochs, epochs : most epochs of stage one and of stage two.
-    head_epochs : epochs between them, in which the heads alone learn to read the mark that training starts from.
-    pretrain_batch, pretrain_rate : batch and learning rate of stage one and of those.
-    temperature, width, dimension : tau of the score, hidden width of the projectors, dimension D of the embeddings.
-    negatives : counts and scales of the candidates.
-    start : where the mark starts, unless the `Training` says something else: see there.
-    kick : scatter of the output layer of h_0 at the start "unit". 0 is M = 1 to the last bit, where a marked summary is
-        the same for all simulations and the mark hears little but noise; a little lets it learn from the first step.
-    standardise : show the heads summaries of about zero mean and unit scatter instead of raw ones.
-    newest : share of the newest batch in the running mean and scatter of S_M, at the full learning rate. It falls with
-        the rate: a batch's mean is noise to heads that have become sharp, and heads that hardly learn cannot follow it.
-    keep_metric : start stage two from the metric of stage one instead of the identity.
-    shared, r0 : of the mark, unless the `Training` says something else: see there.
-    """
-
-    batch: int = 16
-    learning_rate: float = 5e-4
+    batch: int = 16  # anchors of one optimiser step, over all processes; on information, boxes of one step
+    learning_rate: float = 5e-4  # of AdamW
     weight_decay: float = 1e-4
-    mark_decay: float | None = None
-    clip: float = 10.0
-    mark_rate: float = 2.0
-    theta_rate: float = 0.25
+    mark_decay: float | None = None  # weight decay of the mark; None takes `weight_decay`
+    clip: float = 10.0  # largest norm of the gradient
+    mark_rate: float = 2.0  # multiplies the learning rate of the mark
+    theta_rate: float = 0.25  # and, in stage two, that of the theta head
+    # "plateau" multiplies the rate by `gamma` after `plateau_patience` epochs without progress, down to `floor`;
+    # "cosine" rises over `warmup` of the steps and falls to 0 at the last of `epochs`.
     schedule: str = "plateau"
     gamma: float = 0.5
     plateau_patience: int = 8
     floor: float = 1e-7
     warmup: float = 0.05
-    patience: int = 20
+    patience: int = 20  # epochs without a gain of `min_delta` in validation loss before a stage ends
     min_delta: float = 1e-5
-    validation: float = 0.15
-    pretrain_epochs: int = 200
-    head_epochs: int = 0
-    epochs: int = 700
-    pretrain_batch: int = 16
+    validation: float = 0.15  # fraction of the simulations held out
+    pretrain_epochs: int = 200  # most epochs of stage one
+    head_epochs: int = 0  # of the heads alone, which learn to read the mark that training starts from
+    epochs: int = 700  # of stage two
+    pretrain_batch: int = 16  # of stage one and of the heads alone, as is the rate
     pretrain_rate: float = 5e-4
-    temperature: float = 0.05
-    width: int = 64
-    dimension: int = 16
+    temperature: float = 0.05  # tau of the score
+    width: int = 64  # of the hidden layers of the projectors
+    dimension: int = 16  # D of the embeddings
     negatives: Negatives = field(default_factory=Negatives)
-    start: str = "unit"
+    start: str = "unit"  # where the mark starts, unless the `Training` says something else
+    # Scatter of the output layer of h_0 at the start "unit". 0 is M = 1 to the last bit, where a marked summary is the
+    # same for all simulations and the mark hears little but noise; a little lets it learn from the first step.
     kick: float = 0.0
-    standardise: bool = False
+    standardise: bool = False  # show the heads summaries of about zero mean and unit scatter instead of raw ones
+    # Share of the newest batch in the running mean and scatter of S_M, at the full learning rate. It falls with the
+    # rate: a batch's mean is noise to heads that have become sharp, and heads that hardly learn cannot follow it.
     newest: float = 0.2
-    keep_metric: bool = False
-    shared: bool = False
+    keep_metric: bool = False  # start stage two from the metric of stage one instead of the identity
+    shared: bool = False  # of the mark, unless the `Training` says something else, as is r0
     r0: float = 0.0
 
     def __post_init__(self):
         if isinstance(self.negatives, dict):  # as read back from JSON
             object.__setattr__(self, "negatives", Negatives(**self.negatives))
-        for name, values in (("schedule", SCHEDULES), ("start", STARTS)):
-            _require(getattr(self, name) in values, name, getattr(self, name), f"allowed are {_listed(values)}")
-        for name in ("batch", "pretrain_batch", "epochs", "width", "dimension", "patience"):
-            value = getattr(self, name)
-            whole = isinstance(value, int) and value >= 1
-            _require(whole, name, value, "it must be a whole number of at least 1")
-        for name in ("learning_rate", "pretrain_rate", "clip", "temperature", "mark_rate", "theta_rate"):
-            _require(getattr(self, name) > 0, name, getattr(self, name), "it must be positive")
-        for name in ("validation", "gamma"):
-            _require(0 < getattr(self, name) < 1, name, getattr(self, name), "it must lie between 0 and 1")
+        _allow(self, SCHEDULES, "schedule")
+        _allow(self, STARTS, "start")
+        whole = ("batch", "pretrain_batch", "epochs", "width", "dimension", "patience")
+        _check(self, "it must be a whole number of at least 1", lambda x: isinstance(x, int) and x >= 1, *whole)
+        positive = ("learning_rate", "pretrain_rate", "clip", "temperature", "mark_rate", "theta_rate")
+        _check(self, "it must be positive", lambda x: x > 0, *positive)
+        _check(self, "it must lie between 0 and 1", lambda x: 0 < x < 1, "validation", "gamma")
 
 
 # A few thousand simulations are few: ten times the rate, a start a little beside M = 1, heads that see standardised
@@ -170,15 +153,16 @@ class Training:
             elif each.name != "recipe" or not isinstance(value, Recipe):
                 right = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
                 _require(right, each.name, value, f"it must be of type {kind.__name__}")
-        allowed = {"preset": PRESETS, "objective": OBJECTIVES, "l_max": (0, 1, 2), "radial": ("fourier", "gaussians")}
-        allowed |= {} if isinstance(self.recipe, Recipe) else {"recipe": ("default", *RECIPES)}
-        for name, values in allowed.items():
-            _require(getattr(self, name) in values, name, getattr(self, name), f"allowed are {_listed(values)}")
-        _require(isfinite(self.kmax) and self.kmax > 0, "kmax", self.kmax, "it must be a positive number in h/Mpc")
-        for name in ("epochs", "head_epochs", "seed"):
-            _require(getattr(self, name) >= 0, name, getattr(self, name), "it must be 0 or more")
+        _allow(self, PRESETS, "preset")
+        _allow(self, OBJECTIVES, "objective")
+        _allow(self, (0, 1, 2), "l_max")
+        _allow(self, ("fourier", "gaussians"), "radial")
+        if not isinstance(self.recipe, Recipe):
+            _allow(self, ("default", *RECIPES), "recipe")
+        _check(self, "it must be a positive number in h/Mpc", lambda x: isfinite(x) and x > 0, "kmax")
+        _check(self, "it must be 0 or more", lambda x: x >= 0, "epochs", "head_epochs", "seed")
         known = set(self.parameters.split(",")) <= set(PARAMETERS)
-        _require(known, "parameters", self.parameters, f"allowed are {_listed(PARAMETERS)}")
+        _require(known, "parameters", self.parameters, f"allowed are {', '.join(PARAMETERS)}")
 
     @property
     def name(self):
