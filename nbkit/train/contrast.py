@@ -76,22 +76,18 @@ def normalised(theta, prior):
 def candidates(anchors, pool, negatives, generator):
     """The candidates of a batch of anchors (B, 5), `negatives.total(B)` of them, drawn with `generator`; the real ones
     from the pool (N, 5), cosmologies of the training set. All are float64, normalised."""
-    real = _real(anchors, pool, negatives, generator)
-    theta = torch.cat([anchors, real, *(draw(anchors, negatives, generator) for draw in (_global, _local))])
-    # A shell's inner edge is the exclusion itself; rounding must not throw such candidates out.
-    excluded = _distances(anchors, theta) < negatives.exclusion * DIAGONAL * (1 - 1e-9)
-    excluded[:, : len(anchors)].fill_diagonal_(False)
-    return Candidates(theta, excluded)
-
-
-def _real(anchors, pool, negatives, generator):
     eligible = torch.nonzero(_far(pool, anchors, negatives)).flatten()
     if len(eligible) < negatives.n_real:
         raise ValueError(
             f"n_real is {negatives.n_real}, but only {len(eligible)} of {len(pool)} training cosmologies are far "
             "enough from the batch; use fewer real negatives or more simulations."
         )
-    return pool[eligible[torch.randperm(len(eligible), generator=generator)[: negatives.n_real]]]
+    real = pool[eligible[torch.randperm(len(eligible), generator=generator)[: negatives.n_real]]]
+    theta = torch.cat([anchors, real, *(draw(anchors, negatives, generator) for draw in (_global, _local))])
+    # A shell's inner edge is the exclusion itself; rounding must not throw such candidates out.
+    excluded = _distances(anchors, theta) < negatives.exclusion * DIAGONAL * (1 - 1e-9)
+    excluded[:, : len(anchors)].fill_diagonal_(False)
+    return Candidates(theta, excluded)
 
 
 def _global(anchors, negatives, generator):

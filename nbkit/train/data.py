@@ -44,14 +44,10 @@ class Batch(NamedTuple):
 
 
 class Fields:
-    """The density fields of a set on a device, by index: all of them there when they fit, or beside a GPU in the memory
-    of its host, or else read ahead by a thread.
+    """The density fields of a set on a device, by index: all of them there when they fit into `memory` [bytes; a share
+    of what is free], or beside a GPU in the memory of its host, or else read ahead by a thread.
 
-    Parameters
-    ----------
-    simulations : has len(), `grid`, and simulations[list] -> (batch, n, n, n) float32.
-    device : where the fields are wanted.
-    memory : most bytes to keep there [a share of what is free]; 0 streams from disk always.
+    A set has len(), `grid`, and gives set[list] -> (batch, n, n, n) float32.
     """
 
     all = host = None  # (N, n, n, n) on the device, or on the CPU
@@ -94,17 +90,8 @@ class Fields:
 
 
 class Simulations:
-    """Simulations to train on, of a recipe: their fields, on the device of the processes that train together.
-
-    Parameters
-    ----------
-    simulations : has len(), `grid`, and simulations[list] -> (batch, n, n, n) float32.
-    recipe : the Recipe.
-    kmax : largest k of a bin [h/Mpc].
-    seed : of the split and of all that is drawn.
-    processes : the Processes.
-    memory : most bytes of fields to keep in memory.
-    """
+    """Simulations to train on with a Recipe, in bins up to kmax [h/Mpc]: their fields, of which at most `memory` bytes
+    are kept on the device of the Processes. The seed decides the split and all that is drawn."""
 
     def __init__(self, simulations, recipe, kmax, seed, processes, memory=None):
         self.simulations, self.recipe, self.kmax, self.seed = simulations, recipe, kmax, seed
@@ -115,6 +102,14 @@ class Simulations:
     def fields(self):
         """The density fields; read when first asked for, so that a finished run never touches them."""
         return Fields(self.simulations, self.device, self._memory)
+
+    def order(self, rows, *words):
+        """These rows in an order of their own."""
+        return rows[torch.randperm(len(rows), generator=generator(self.seed, ORDER, *words))]
+
+    def spectra(self, mark, delta, **options):
+        """Spectra of fields (m, n, n, n) under a mark, `bins` of each."""
+        return marked_spectra(mark, delta, grid=self.grid, kmax=self.kmax, **options)
 
 
 class Prior(Simulations):
@@ -133,9 +128,8 @@ class Prior(Simulations):
                     f"{count} simulations give {len(self.training)} for training and {len(self.held_out)} for "
                     f"validation; {name} = {size} needs at least that many, and one to validate."
                 )
-            if size % self.processes.size:
-                others = f"{self.processes.size} processes"
-                raise ValueError(f"{name} is {size}, which {others} cannot share; use a multiple.")
+            if size % (others := self.processes.size):
+                raise ValueError(f"{name} is {size}, which {others} processes cannot share; use a multiple.")
         # The last batch is filled up with the first simulations' thetas: every loss is over as many candidates.
         padded = self.held_out.repeat(2 + recipe.batch // len(self.held_out))
         rows = self.held_out.split(recipe.batch)
@@ -173,8 +167,7 @@ class Prior(Simulations):
 
         What is left over of the simulations waits for another epoch's order.
         """
-        order = torch.randperm(len(self.training), generator=generator(self.seed, ORDER, stream, epoch))
-        ids = self.training[order][: len(order) // size * size].split(size)
+        ids = self.order(self.training, stream, epoch)[: len(self.training) // size * size].split(size)
         return ids, lambda step: self._candidates(ids[step], DRAWN, stream, epoch, step)
 
     def _candidates(self, ids, *words):
@@ -208,7 +201,7 @@ class Prior(Simulations):
                 if mark is None:
                     power = spectra_of_modes(to_fourier(delta, self.grid), grid=self.grid, kmax=self.kmax)
                 else:
-                    power = marked_spectra(mark, delta, grid=self.grid, kmax=self.kmax)
+                    power = self.spectra(mark, delta)
                     of_mark["S_M"].append(marked_summary(*power[1:4]))
                 of_mark["S_delta"].append(unmarked_summary(power.P_dd))
         return [{name: torch.cat(rows) for name, rows in each.items()} for each in made]

@@ -32,6 +32,7 @@ class Processes:
             torch.cuda.set_device(device)  # NCCL takes the current one
         self.size = int(os.environ.get("WORLD_SIZE", 1))
         self.rank = int(os.environ.get("RANK", 0)) if self.size > 1 else 0
+        self.first = self.rank == 0  # it writes files and shows progress
         if self.size > 1 and not distributed.is_initialized():
             if device.type == "cuda" and not distributed.is_nccl_available():
                 raise ValueError(
@@ -39,11 +40,6 @@ class Processes:
                     "for Linux, or train in one process or on the CPU."
                 )
             distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
-
-    @property
-    def first(self):
-        """Whether this process writes files and shows progress."""
-        return self.rank == 0
 
     def share(self, count):
         """This process's part of `count` things, as a slice."""

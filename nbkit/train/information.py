@@ -16,7 +16,6 @@ from typing import NamedTuple
 import torch
 
 from nbkit.forecast.fisher import fisher_matrix, hartlap
-from nbkit.mesh.spectra import marked_spectra
 from nbkit.mesh.threads import generator
 from nbkit.train.data import HELD_OUT, Simulations, chunks, micro_batch, split
 from nbkit.universe.cosmology import PARAMETERS, STEPS
@@ -134,34 +133,30 @@ class Joined:
                     "suite(preset) to finish them."
                 )
 
+        # (set, place in it) of every row
+        self.places = [(which, row) for which, each in enumerate(self.sets) for row in range(len(each))]
+
     def name(self, row):
         """Set and place in it of a row."""
-        which, within = self._place(row)
+        which, within = self.places[row]
         return f"{FIDUCIAL_SETS[which]} {within}"
 
-    def _place(self, row):
-        which, within = divmod(row - self.fiducial, self.pairs)
-        return (0, row) if row < self.fiducial else (which + 1, within)
-
     def __len__(self):
-        return self.fiducial + len(DERIVATIVES) * self.pairs
+        return len(self.places)
 
     def __getitem__(self, rows):
         fields = torch.empty(len(rows), *self.grid.shape)
-        for place, row in enumerate(rows):
-            which, within = self._place(row)
-            fields[place] = self.sets[which][within]
+        for field, (which, within) in zip(fields, (self.places[row] for row in rows), strict=True):
+            field[:] = self.sets[which][within]
         return fields
 
 
 class Neighbourhood(Simulations):
-    """Simulations at the fiducial point and one step around it: who trains, who judges, and the spectra of all of them.
+    """A suite around the fiducial point: which boxes train, which judge, and the spectra of all; see `Simulations`.
 
     The gradient of anything that depends on all spectra at once is exact with the memory of a few simulations: `table`
     has all spectra, the gradient with respect to it is algebra of small matrices, and `backpropagate` sends each
     simulation's row of it back through the mark.
-
-    It is given a suite, or a dict, with the set "fiducial" and the ten derivative sets; see `Simulations`.
     """
 
     def __init__(self, simulations, *about, **options):
@@ -171,11 +166,10 @@ class Neighbourhood(Simulations):
                 f"kmax is {self.kmax:g} h/Mpc, which leaves {self.bins} bins; P_dd alone, the reference, needs "
                 f"{len(PARAMETERS)} or more for as many parameters: choose a higher kmax."
             )
-        self.centre = 0.0
+        self.centre, needed = 0.0, 2 * (3 * self.bins + 3)
         counts = enumerate((self.simulations.fiducial, self.simulations.pairs))
         parts = (split(count, self.recipe.validation, self.seed, i) for i, count in counts)
         self.training, self.held_out = zip(*parts, strict=True)
-        needed = 2 * (3 * self.bins + 3)
         for name, (fiducial, pairs) in (("training", self.training), ("validation", self.held_out)):
             if len(fiducial) < needed or len(pairs) < 4:
                 raise ValueError(
@@ -231,10 +225,7 @@ class Neighbourhood(Simulations):
         return self.processes.summed(table.to(self.device)).cpu()
 
     def backpropagate(self, mark, rows, cotangents):
-        """Add to the gradients of the mark this process's share of those of sum(cotangents * spectra) over `rows`.
-
-        `cotangents` is the gradient with respect to the table, (boxes, 3 b).
-        """
+        """Add to the gradients of the mark this process's share of those of sum(cotangents * table) (boxes, 3 b)."""
         for part, s in self._spectra(mark, rows):
             (s * cotangents[part].to(s)).sum().backward()
 
@@ -244,7 +235,7 @@ class Neighbourhood(Simulations):
         parts = chunks(mine, micro_batch(self.grid, self.device))
         for part, delta in zip(parts, self.fields.parts(parts), strict=True):
             try:
-                power = marked_spectra(mark, delta, grid=self.grid, kmax=self.kmax, centre=self.centre)
+                power = self.spectra(mark, delta, centre=self.centre)
             except ValueError as problem:
                 bad = part[~torch.isfinite(delta).flatten(1).all(1).cpu()]
                 names = ", ".join(map(self.simulations.name, (bad if len(bad) else part)[:16].tolist()))

@@ -4,10 +4,10 @@ from math import inf, log
 
 import torch
 
-from nbkit.mesh.spectra import marked_spectra, marked_summary
+from nbkit.mesh.spectra import marked_summary
 from nbkit.mesh.threads import generator
 from nbkit.train.contrast import LEAST_VARIANCE, Heads, Metric, info_nce, mahalanobis_scores
-from nbkit.train.data import DRAWN, ORDER, micro_batch
+from nbkit.train.data import DRAWN, micro_batch
 from nbkit.train.fit import Objective
 from nbkit.train.information import fisher, halves, linearised, weights
 
@@ -145,7 +145,7 @@ class Contrast(MarkedHeads):
         """Marked summaries (m, 2b) of fields (m, n, n, n), or as they are."""
         if self.mark is None:
             return marked
-        S_M = marked_summary(*marked_spectra(self.mark, marked, grid=self.data.grid, kmax=self.data.kmax)[1:4])
+        S_M = marked_summary(*self.data.spectra(self.mark, marked)[1:4])
         if self.recipe.standardise and torch.is_grad_enabled():
             self._seen.append(S_M.detach())
         return S_M
@@ -195,10 +195,8 @@ class Information(Objective):
         return self.validate()
 
     def begin(self, epoch, step):
-        self._epoch, self._chunks = epoch, []
-        for stream, rows in enumerate(self.data.training):
-            order = torch.randperm(len(rows), generator=generator(self.data.seed, ORDER, stream, epoch))
-            self._chunks.append(rows[order].tensor_split(self.steps))
+        orders = (self.data.order(rows, stream, epoch) for stream, rows in enumerate(self.data.training))
+        self._epoch, self._chunks = epoch, [order.tensor_split(self.steps) for order in orders]
 
     def step(self, i):
         batch, everyone = [chunk[i] for chunk in self._chunks], self.data.training
