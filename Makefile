@@ -9,7 +9,7 @@ NO_NEWS := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false"
 QUICK := mesh mark look forecast/test_fisher.py forecast/test_fisher_bootstrap.py train/test_training.py \
 	train/test_contrast.py train/test_negatives.py test_disk.py test_notebook.py test_numbers.py
 
-.PHONY: help lab demo quick test test-gpu faults bench experiment notebooks site lock clean
+.PHONY: help lab demo quick test test-gpu faults bench experiment notebooks site studio lock clean
 
 help:
 	@echo "make lab        open JupyterLab on the start page"
@@ -22,6 +22,7 @@ help:
 	@echo "make experiment the whole paper on the mini suite, hours; stop it at any time, the next call goes on"
 	@echo "make notebooks  run the notebooks and store their outputs, after a change"
 	@echo "make site       the notebooks as a static site with living explorers, into runs/site/"
+	@echo "make studio     the mark studio alone, a page without code or kernel, into runs/site/studio.html"
 	@echo "make lock       write requirements.lock anew from what .venv holds"
 	@echo "make clean      remove .venv and caches (runs/ stays)"
 
@@ -66,6 +67,9 @@ notebooks: $(READY)
 
 site: $(READY)
 	$(PY) figures/pages.py
+
+studio: $(READY)
+	$(PY) figures/pages.py studio
 
 lock: $(READY)
 	$(PY) -m pip freeze --exclude-editable | sed 's/+cpu$$//; s/+cu[0-9]*$$//' > requirements.lock

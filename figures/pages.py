@@ -1,7 +1,8 @@
 """The notebooks as a static site with living explorers: `make site`, into runs/site/; open index.html, also offline.
 
 Every notebook is run with the state of its widgets stored. All that the pages load lies beside them: the scripts of the
-widgets and of the formulas come from npm when the site is made. `python figures/pages.py 02 04` makes those alone.
+widgets and of the formulas come from npm when the site is made. `python figures/pages.py 02 04` makes those alone,
+`python figures/pages.py studio` the mark studio without a notebook around it.
 """
 
 import html
@@ -75,9 +76,9 @@ def scripts(folder):
     shutil.copy(Path(anywidget.__file__).parent / "nbextension" / "index.js", folder / "anywidget.js")
 
 
-def page(notebook):
+def page(notebook, **look):
     """HTML of a notebook that loads nothing but what lies beside it."""
-    exporter = HTMLExporter(mathjax_url="", mermaid_js_url="", jquery_url="", require_js_url="require.js")
+    exporter = HTMLExporter(mathjax_url="", mermaid_js_url="", jquery_url="", require_js_url="require.js", **look)
     exporter.widget_renderer_url, exporter.embed_images = "embed-amd.js", False
     body, _ = exporter.from_notebook_node(notebook)
     body = re.sub(r"<script[^>]*src=\"\"[^>]*></script>", "", body)
@@ -89,9 +90,17 @@ def page(notebook):
     return re.sub(r"(<body[^>]*>)", rf"\1{BAR}", body.replace("</head>", HEAD, 1), count=1)
 
 
-def executed(path):
+def studio(site):
+    """The mark studio on a page of its own."""
+    cell = nbformat.v4.new_code_cell("from nbkit import show\nshow.Studio()")
+    notebook = executed(nbformat.v4.new_notebook(cells=[cell]))
+    body = page(notebook, exclude_input=True, exclude_output_prompt=True)
+    (site / "studio.html").write_text(body.replace(HEAD, "</head>").replace(BAR, ""))
+    sys.stdout.write(f"{site / 'studio.html'}\n")
+
+
+def executed(notebook):
     """A notebook, run with the state of the widgets that it shows."""
-    notebook = nbformat.read(path, as_version=4)
     NotebookClient(notebook, timeout=None, kernel_name="python3", store_widget_state=True).execute(cwd=str(FOLDER))
     views = [out.data.get(VIEW) for cell in notebook.cells for out in cell.get("outputs", ()) if "data" in out]
     states = notebook.metadata.widgets[STATE]["state"] if "widgets" in notebook.metadata else {}
@@ -122,13 +131,15 @@ def main(*asked, site=SITE):
     """Make the pages that are asked for, or all, and those that hold them together."""
     site.mkdir(parents=True, exist_ok=True)
     scripts(site)
+    if asked == ("studio",):
+        return studio(site)
     results, pictures = results_page()
     titles = {"index": "Notebooks", "results": "What marks are worth"} | {path.stem: about(path)[0] for path in paths()}
     notebooks = {"index": nbformat.read(FOLDER / "index.ipynb", as_version=4), "results": results}
     for path in paths():
         if not asked or path.stem[:2] in asked:
             sys.stdout.write(f"{path.name}\n")
-            notebooks[path.stem] = executed(path)
+            notebooks[path.stem] = executed(nbformat.read(path, as_version=4))
     for picture in [*disk.figures().glob("thumbs/*.png"), *pictures]:
         target = site / "figures" / picture.relative_to(disk.figures())
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -78,9 +78,9 @@ class Studio(Explorer):
         parts = {"spectra": self.spectra, "ellipses": self.ellipses, "maps": self.maps}
         self.board.parts = parts | {f"h{a}": curve for a, curve in enumerate(self.curves)}
         self.board.on_msg(lambda _, message, __: self.board.send({"said": self._answer(message)}))
-        panels = [self.board, *self.curves, self.ellipses, self.spectra, self.maps]
         static = side_by_side(*(each.png() for each in (self.curves[0], self.ellipses)))
-        super().__init__("Mark studio", [], panels, static)
+        panels = [*self.curves, self.ellipses, self.spectra, self.maps]
+        super().__init__("Mark studio", [self.board], panels, static)
         self.maps.layout = w.Layout(width="100%")
 
     @property

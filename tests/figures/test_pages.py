@@ -57,6 +57,18 @@ def test_start_page_and_search_lead_to_the_notebooks(site, browser):
     context.close()
 
 
+def test_the_studio_has_a_page_without_code_or_network(site, browser):
+    pages.studio(site)
+    context = browser.new_context(viewport={"width": 420, "height": 800}, offline=True)
+    page, failed = context.new_page(), []
+    page.on("requestfailed", lambda request: failed.append(request.url))
+    page.goto((site / "studio.html").as_uri())
+    page.locator(".nbkit-number", has_text="tighter than the best of 48").wait_for(timeout=60_000)
+    assert not page.locator(".jp-InputArea").count() and not failed
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420  # on a phone, too
+    context.close()
+
+
 def test_a_site_without_npm_is_refused_in_a_sentence(monkeypatch, tmp_path):
     monkeypatch.setattr("pages.shutil.which", lambda name: None)
     with pytest.raises(SystemExit, match="npm is missing: it fetches the scripts of the widgets; install it"):
