@@ -56,14 +56,11 @@ def train(
 
     Parameters
     ----------
-    training : the Training.
     simulations : what to train on [the suite of its preset]: over the prior anything with len(), `theta` (N, 5), `grid`
         and simulations[list] -> fields; on information a dict with "fiducial" and the ten derivative sets.
     folder : of run.json, checkpoints and history.csv [named after the training, in `train` of `nbkit.disk.runs()`].
-    mark : a module to start from instead.
-    fixed : a mark that stays as it is; heads alone learn to read it.
-    data_root : folder with Quijote's files, see `suite`.
-    device : "auto", "cpu", "cuda", "cuda:1".
+    mark, fixed : a module to start from instead; or a mark that stays as it is, which heads alone learn to read.
+    data_root, device : folder with Quijote's files, see `suite`; "auto", "cpu", "cuda", "cuda:1".
     memory : most bytes of fields to keep in memory [half of what is free]; 0 streams them.
     checkpoint_every, stop, on_epoch, progress : see `fit`.
     fresh : throw away what the folder holds of another run.
@@ -190,18 +187,11 @@ def fixed_losses(training, marks, simulations=None, folder=None, *, data_root=No
 
 
 def follow(words, processes, folder):
-    """Train with `torchrun` in several processes of this machine; yield the lines of their log as they come.
-
-    Parameters
-    ----------
-    words : command line of the training, see `Training.words`.
-    processes : how many: GPUs, or CPUs to share each batch.
-    folder : of the run, where log.txt is kept.
-    """
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    """Train with `torchrun` in several processes of this machine, a GPU each, or CPUs that share each batch: yield the
+    lines of their log as they come, which log.txt in the folder keeps. For the words see `Training.words`."""
     folder.mkdir(parents=True, exist_ok=True)
-    log = folder / "log.txt"
-    command += ["-m", "nbkit.train", *words, f"--folder={folder}"]
+    log, torchrun = folder / "log.txt", ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command = [sys.executable, "-m", *torchrun, "-m", "nbkit.train", *words, f"--folder={folder}"]
     with log.open("w") as file, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True) as started:
         for line in started.stdout:
             file.write(line)

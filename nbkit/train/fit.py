@@ -53,8 +53,6 @@ class Processes:
 
     def total(self, value):
         """Sum of a plain number over all processes."""
-        if self.size == 1:
-            return value
         return float(self.summed(torch.tensor(value, dtype=torch.float64, device=self.device)))
 
     def wait(self):

@@ -58,8 +58,9 @@ class OverPrior(Objective):
             total += sum(float(self(micro)) for micro in batch)
         return None, self.data.processes.total(total) / len(self.data.held_out)
 
-    def _info_nce(self, z, L, batch):
-        """The sum of the anchors' InfoNCE."""
+    def forward(self, batch):
+        """The sum of the anchors' InfoNCE, of embeddings z (m, D) that `embed` gives with the metric L (D, D)."""
+        z, L = self.embed(batch)
         scores = mahalanobis_scores(z, self.heads.z_theta(batch.theta), L, self.recipe.temperature)
         return info_nce(scores, batch.positive, batch.excluded).sum()
 
@@ -77,9 +78,8 @@ class UnmarkedHeads(OverPrior):
         modules = [self.heads.unmarked, self.heads.theta, self.metric]
         return [(modules, self.recipe.pretrain_rate, self.recipe.weight_decay)]
 
-    def forward(self, batch):
-        """The sum of the anchors' InfoNCE."""
-        return self._info_nce(self.heads.z_d(batch.S_delta), self.metric(), batch)
+    def embed(self, batch):
+        return self.heads.z_d(batch.S_delta), self.metric()
 
     def end(self):
         if self.recipe.keep_metric:
@@ -103,10 +103,8 @@ class MarkedHeads(OverPrior):
         """Marked summaries (m, 2b) from what a batch carries."""
         return marked
 
-    def forward(self, batch):
-        """The sum of the anchors' InfoNCE."""
-        z_perp = self.heads.z_perp(self.S_M(batch.marked), batch.S_delta)
-        return self._info_nce(z_perp, self.heads.metric(), batch)
+    def embed(self, batch):
+        return self.heads.z_perp(self.S_M(batch.marked), batch.S_delta), self.heads.metric()
 
 
 class Contrast(MarkedHeads):
@@ -130,12 +128,11 @@ class Contrast(MarkedHeads):
         self.micro = None if mark is None else micro_batch(data.grid, data.device)
 
     def groups(self):
-        recipe, heads, rate = self.recipe, self.heads, self._rate
-        groups = [([heads.marked, heads.metric], rate, recipe.weight_decay)]
-        groups.append(([heads.theta], rate * recipe.theta_rate, recipe.weight_decay))
+        recipe, heads, rate, decay = self.recipe, self.heads, self._rate, self.recipe.weight_decay
+        groups = [([heads.marked, heads.metric], rate, decay), ([heads.theta], rate * recipe.theta_rate, decay)]
         if self.mark is not None:
-            decay = recipe.weight_decay if recipe.mark_decay is None else recipe.mark_decay
-            groups.append(([self.mark], rate * recipe.mark_rate, decay))
+            own = decay if recipe.mark_decay is None else recipe.mark_decay
+            groups.append(([self.mark], rate * recipe.mark_rate, own))
         return groups
 
     def start(self):

@@ -124,14 +124,13 @@ def search_by_contrast(data, mark, residual, words, folder, **how):
 
 
 def best_function(data, training, folder, choices=None, slopes=None, **how):
-    """The AdditiveMark with the lowest loss of a Training, searched for in a folder or read from there.
+    """The AdditiveMark with the lowest loss of a Training, searched for in a folder or read from there; see `fit`.
 
     Parameters
     ----------
     data : its Prior, or Neighbourhood, of which what is held out is not looked at.
     choices : channels to try, see `AdditiveMark` [E0, or E0 and E1, or all three, behind a filter of the usual scales].
     slopes : that the searches begin with [by contrast the same one several times, with other heads to begin with].
-    folder, how : see `fit`.
     """
     contrast, delta_k = training.objective == "contrast", to_fourier(data.some(SURVEYED), data.grid)
     choices = choices or [channels_of(training.l_max, scale) for scale in ((R,) if contrast else SCALES)]
