@@ -171,19 +171,19 @@ def fixed_losses(training, marks, simulations=None, folder=None, *, data_root=No
 
     By contrast heads are trained on each of them, in a folder of its name; one pass over the fields is for all.
     """
-    data, losses = _data(training, simulations, data_root, device, memory), {}
+    data = _data(training, simulations, data_root, device, memory)
     if training.objective == "contrast":
         there = [mark.to(data.device) if isinstance(mark, nn.Module) else mark for mark in deepcopy(marks).values()]
         data.load_summaries(others=there)
-        for label, mark in marks.items():
+
+    def loss(label, mark):
+        if training.objective == "contrast":
             place = folder and Path(folder) / label
-            run = train(training, data.simulations, place, fixed=mark, device=device, memory=memory)
-            losses[label] = run.best_loss
-        return losses
-    for label, mark in marks.items():
+            return train(training, data.simulations, place, fixed=mark, device=device, memory=memory).best_loss
         data.centre_on(mark)
-        losses[label] = data.loss(data.table(mark, data.rows(*data.held_out)), data.held_out, training.wanted)
-    return losses
+        return data.loss(data.table(mark, data.rows(*data.held_out)), data.held_out, training.wanted)
+
+    return {label: loss(label, mark) for label, mark in marks.items()}
 
 
 def follow(words, processes, folder):

@@ -3,7 +3,7 @@
 import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -150,16 +150,12 @@ class Prior(Simulations):
 
         If they have to be made, those of other marks are in the same pass over the fields, and kept for later.
         """
-        marks, made, tensors = [mark, *others], [], []
+        marks, tensors = [mark, *others], []
         about = {"version": SUMMARIES, "simulations": contents_key(self.simulations), "kmax": self.kmax}
-
-        def make(i):
-            made.extend([] if made else self._summaries(marks))
-            return made[i]
-
+        made = cache(lambda: self._summaries(marks))
         for i, each in enumerate(marks):
-            key = about | {"mark": None if each is None else identity(each)}
-            tensors.append(self.processes.in_turn(partial(kept, "summaries", key, partial(make, i), self.device)))
+            asked = "summaries", about | {"mark": None if each is None else identity(each)}, lambda i=i: made()[i]
+            tensors.append(self.processes.in_turn(partial(kept, *asked, self.device)))
         self.S_delta, self.S_M = tensors[0]["S_delta"], tensors[0].get("S_M")
 
     def epoch(self, stream, epoch, size):

@@ -37,6 +37,9 @@ class OverPrior(Objective):
         # The InfoNCE of embeddings that cannot tell the candidates apart.
         self.chance = log(self.recipe.negatives.total(self.recipe.batch))
 
+    def groups(self):
+        return [(self.learning, self.recipe.pretrain_rate, self.recipe.weight_decay)]
+
     def begin(self, epoch, step):
         self._ids, drawn = self.data.epoch(self.stream, epoch, self.batch)
         self._batches = self.data.batches(self._ids, drawn, self.micro, step)
@@ -73,10 +76,7 @@ class UnmarkedHeads(OverPrior):
     def __init__(self, data, heads):
         super().__init__(data, heads, data.recipe.pretrain_batch, data.recipe.pretrain_epochs)
         self.metric = Metric(self.recipe.dimension).to(data.device)
-
-    def groups(self):
-        modules = [self.heads.unmarked, self.heads.theta, self.metric]
-        return [(modules, self.recipe.pretrain_rate, self.recipe.weight_decay)]
+        self.learning = heads.unmarked, heads.theta, self.metric
 
     def embed(self, batch):
         return self.heads.z_d(batch.S_delta), self.metric()
@@ -93,11 +93,7 @@ class MarkedHeads(OverPrior):
 
     def __init__(self, data, heads, mark=None):
         super().__init__(data, heads, data.recipe.pretrain_batch, data.recipe.head_epochs)
-        self.mark = mark
-
-    def groups(self):
-        modules = [self.heads.marked, self.heads.metric, self.heads.theta]
-        return [(modules, self.recipe.pretrain_rate, self.recipe.weight_decay)]
+        self.mark, self.learning = mark, (heads.marked, heads.metric, heads.theta)
 
     def S_M(self, marked):
         """Marked summaries (m, 2b) from what a batch carries."""
