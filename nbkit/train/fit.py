@@ -175,9 +175,8 @@ def fit(objective, folder, processes, history=(), *, checkpoint_every=30.0, stop
         if processes.first:
             parts = {"weights": objective.state_dict()}
             if not now.ended:
-                moments = optimizer.state_dict()["state"]
-                flat = {f"{p}.{name}": x for p, state in moments.items() for name, x in state.items()}
-                parts |= {"optimizer": flat, "best": best or {}, "state": objective.state()}
+                parts |= {"best": best or {}, "state": objective.state()}
+                parts |= {f"optimizer.{i}": moments for i, moments in optimizer.state_dict()["state"].items()}
             tensors = {f"{part}.{name}": x for part, of in parts.items() for name, x in of.items()}
             write_tensors(path, tensors, asdict(now))
             write_atomically(folder / "history.csv", now.csv().encode())

@@ -119,13 +119,13 @@ class Joined:
     """Several sets of simulations as one: the fiducial ones first, then all of Om_p, Om_m, ... s8_m."""
 
     def __init__(self, sets):
-        self.grid, self.sets = sets["fiducial"].grid, {name: sets[name] for name in FIDUCIAL_SETS}
-        self.places = [(name, row) for name, each in self.sets.items() for row in range(len(each))]
-        first = self.sets[DERIVATIVES[0]]
-        self.fiducial, self.pairs = len(self.sets["fiducial"]), len(first)
-        for name in DERIVATIVES:
-            seeds = getattr(self.sets[name], "seeds", None)
-            if len(self.sets[name]) != self.pairs or (seeds is not None and (seeds != first.seeds).any()):
+        self.grid, self.sets = sets["fiducial"].grid, [sets[name] for name in FIDUCIAL_SETS]
+        # (number of the set, place in it) of every row
+        self.places = [(which, row) for which, each in enumerate(self.sets) for row in range(len(each))]
+        self.fiducial, self.pairs = len(self.sets[0]), len(self.sets[1])
+        for name, each in zip(DERIVATIVES, self.sets[1:], strict=True):
+            seeds, others = getattr(each, "seeds", None), getattr(self.sets[1], "seeds", None)
+            if len(each) != self.pairs or (seeds is not None and (seeds != others).any()):
                 raise ValueError(
                     f"{name} has other seeds than {DERIVATIVES[0]}; derivatives need the same in all ten sets: call "
                     "suite(preset) to finish them."
@@ -136,8 +136,9 @@ class Joined:
 
     def __getitem__(self, rows):
         fields = torch.empty(len(rows), *self.grid.shape)
-        for field, (name, row) in zip(fields, (self.places[row] for row in rows), strict=True):
-            field[:] = self.sets[name][row]
+        for field, row in zip(fields, rows, strict=True):
+            which, within = self.places[row]
+            field[:] = self.sets[which][within]
         return fields
 
 
@@ -170,8 +171,8 @@ class Neighbourhood(Simulations):
     def about(self):
         """What the simulations are, and first and last seed of the fiducial set and of the derivative sets."""
         joined = self.simulations
-        digest = hashlib.sha256("".join(map(fingerprint, joined.sets.values())).encode()).hexdigest()[:16]
-        named = {"fiducial": joined.sets["fiducial"], "derivatives": joined.sets[DERIVATIVES[0]]}
+        digest = hashlib.sha256("".join(map(fingerprint, joined.sets)).encode()).hexdigest()[:16]
+        named = {"fiducial": joined.sets[0], "derivatives": joined.sets[1]}
         seeds = {name: [int(x.seeds.min()), int(x.seeds.max())] for name, x in named.items() if hasattr(x, "seeds")}
         return {"simulations": [joined.fiducial, joined.pairs, digest], "seeds": seeds}
 
@@ -227,6 +228,7 @@ class Neighbourhood(Simulations):
                 power = self.spectra(mark, delta, centre=self.centre)
             except ValueError as problem:
                 bad = part[~torch.isfinite(delta).flatten(1).all(1).cpu()]
-                names = (" ".join(map(str, self.simulations.places[i])) for i in (bad if len(bad) else part)[:16])
-                raise ValueError(f"{problem} (simulations {', '.join(names)})") from problem
+                places = (self.simulations.places[i] for i in (bad if len(bad) else part)[:16])
+                names = ", ".join(f"{FIDUCIAL_SETS[which]} {row}" for which, row in places)
+                raise ValueError(f"{problem} (simulations {names})") from problem
             yield part, torch.cat([power.P_dd, power.P_dm, power.P_mm], dim=-1)

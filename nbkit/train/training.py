@@ -15,14 +15,10 @@ STARTS = ("unit", "classical", "function")
 OBJECTIVES = ("contrast", "information")
 
 
-def _require(condition, name, value, what):
-    if not condition:
-        raise ValueError(f"{name} is {value!r}; {what}.")
-
-
 def _check(settings, sentence, right, *names):
     for name in names:
-        _require(right(value := getattr(settings, name)), name, value, sentence)
+        if not right(value := getattr(settings, name)):
+            raise ValueError(f"{name} is {value!r}; {sentence}.")
 
 
 def _allow(settings, values, name):
@@ -151,8 +147,12 @@ class Training:
             if kind is float and type(value) is int:
                 object.__setattr__(self, each.name, float(value))
             elif each.name != "recipe" or not isinstance(value, Recipe):
-                right = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
-                _require(right, each.name, value, f"it must be of type {kind.__name__}")
+                _check(
+                    self,
+                    f"it must be of type {kind.__name__}",
+                    lambda x, kind=kind: isinstance(x, kind) and isinstance(x, bool) == (kind is bool),
+                    each.name,
+                )
         _allow(self, PRESETS, "preset")
         _allow(self, OBJECTIVES, "objective")
         _allow(self, (0, 1, 2), "l_max")
@@ -161,8 +161,8 @@ class Training:
             _allow(self, ("default", *RECIPES), "recipe")
         _check(self, "it must be a positive number in h/Mpc", lambda x: isfinite(x) and x > 0, "kmax")
         _check(self, "it must be 0 or more", lambda x: x >= 0, "epochs", "head_epochs", "seed")
-        known = set(self.parameters.split(",")) <= set(PARAMETERS)
-        _require(known, "parameters", self.parameters, f"allowed are {', '.join(PARAMETERS)}")
+        known = f"allowed are {', '.join(PARAMETERS)}"
+        _check(self, known, lambda x: set(x.split(",")) <= set(PARAMETERS), "parameters")
 
     @property
     def name(self):
@@ -183,9 +183,8 @@ class Training:
     def mark_settings(self, grid=None):
         """Settings of its LearnedMark for boxes of a Grid, by default that of the preset."""
         recipe = self.recipe_for(grid or PRESETS[self.preset].grid)
-        settings = {name: getattr(self, name) for name in ("l_max", "radial", "cross")}
-        settings |= {"shared": self.shared or recipe.shared}
-        return settings | ({"r0": r0} if (r0 := self.r0 or recipe.r0) else {})
+        own = {"l_max": self.l_max, "radial": self.radial, "cross": self.cross, "shared": self.shared or recipe.shared}
+        return own | ({"r0": r0} if (r0 := self.r0 or recipe.r0) else {})
 
     def words(self):
         """Its command line, for `python -m nbkit.train`."""
