@@ -147,12 +147,8 @@ class Training:
             if kind is float and type(value) is int:
                 object.__setattr__(self, each.name, float(value))
             elif each.name != "recipe" or not isinstance(value, Recipe):
-                _check(
-                    self,
-                    f"it must be of type {kind.__name__}",
-                    lambda x, kind=kind: isinstance(x, kind) and isinstance(x, bool) == (kind is bool),
-                    each.name,
-                )
+                if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
+                    raise ValueError(f"{each.name} is {value!r}; it must be of type {kind.__name__}.")
         _allow(self, PRESETS, "preset")
         _allow(self, OBJECTIVES, "objective")
         _allow(self, (0, 1, 2), "l_max")
@@ -220,5 +216,4 @@ class Training:
 
     def _unusual(self):
         """What differs from the defaults."""
-        values = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}
-        return {name: value for name, (value, default) in values.items() if value != default}
+        return {each.name: x for each in fields(self) if (x := getattr(self, each.name)) != each.default}
