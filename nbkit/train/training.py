@@ -144,11 +144,11 @@ class Training:
             object.__setattr__(self, "recipe", Recipe(**self.recipe))
         for each in fields(self):
             kind, value = type(each.default), getattr(self, each.name)
+            right = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
             if kind is float and type(value) is int:
                 object.__setattr__(self, each.name, float(value))
-            elif each.name != "recipe" or not isinstance(value, Recipe):
-                if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
-                    raise ValueError(f"{each.name} is {value!r}; it must be of type {kind.__name__}.")
+            elif not right and not (each.name == "recipe" and isinstance(value, Recipe)):
+                raise ValueError(f"{each.name} is {value!r}; it must be of type {kind.__name__}.")
         _allow(self, PRESETS, "preset")
         _allow(self, OBJECTIVES, "objective")
         _allow(self, (0, 1, 2), "l_max")
