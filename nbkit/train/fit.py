@@ -91,8 +91,8 @@ class Objective(nn.Module):
     best_loss = inf  # lowest validation loss, once `fit` has run it
 
     def groups(self):
-        """[(modules, highest learning rate, weight decay)]; what is in no group is frozen."""
-        raise NotImplementedError
+        """[(modules, highest learning rate, weight decay)]: those in `learning`; what is in no group is frozen."""
+        return [(self.learning, self.recipe.learning_rate, self.recipe.weight_decay)]
 
     def start(self):
         """None, or (training loss or None, validation loss) before the first step: the start may turn out the best."""

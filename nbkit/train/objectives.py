@@ -86,25 +86,9 @@ class UnmarkedHeads(OverPrior):
             self.heads.metric.load_state_dict(self.metric.state_dict())
 
 
-class MarkedHeads(OverPrior):
-    """z_perp of the marked summary against z_theta: heads learn to read a mark that does not change, S_M of `data`."""
-
-    name, stream = "heads", 2
-
-    def __init__(self, data, heads, mark=None):
-        super().__init__(data, heads, data.recipe.pretrain_batch, data.recipe.head_epochs)
-        self.mark, self.learning = mark, (heads.marked, heads.metric, heads.theta)
-
-    def S_M(self, marked):
-        """Marked summaries (m, 2b) from what a batch carries."""
-        return marked
-
-    def embed(self, batch):
-        return self.heads.z_perp(self.S_M(batch.marked), batch.S_delta), self.heads.metric()
-
-
-class Contrast(MarkedHeads):
-    """Stage two: heads and mark together. Of a mark that does not change (None), heads alone.
+class Contrast(OverPrior):
+    """Stage two, z_perp of the marked summary against z_theta: heads and mark together; where the mark does not change
+    (None), heads alone learn to read the S_M of `data`.
 
     Where the heads see standardised summaries it remembers the S_M of a step, and moves their mean and variance towards
     them after it: within a step these are constants, so each anchor's loss still depends on its own simulation alone.
@@ -118,7 +102,7 @@ class Contrast(MarkedHeads):
         recipe = data.recipe
         # Heads of a mark that stays are trained as those of one that learns are before it begins to.
         alone = mark is None and recipe.head_epochs
-        OverPrior.__init__(self, data, heads, recipe.batch, alone or recipe.epochs)
+        super().__init__(data, heads, recipe.batch, alone or recipe.epochs)
         self.mark, self._start_loss, self._seen = mark, start_loss, []
         self._rate = recipe.pretrain_rate if alone else recipe.learning_rate
         self.micro = None if mark is None else micro_batch(data.grid, data.device)
@@ -134,10 +118,12 @@ class Contrast(MarkedHeads):
     def start(self):
         return None if self._start_loss == inf else (None, self._start_loss)
 
+    def embed(self, batch):
+        S_M = batch.marked if self.mark is None else self.S_M(batch.marked)
+        return self.heads.z_perp(S_M, batch.S_delta), self.heads.metric()
+
     def S_M(self, marked):
-        """Marked summaries (m, 2b) of fields (m, n, n, n), or as they are."""
-        if self.mark is None:
-            return marked
+        """Marked summaries (m, 2b) of fields (m, n, n, n)."""
         S_M = marked_summary(*self.data.spectra(self.mark, marked)[1:4])
         if self.recipe.standardise and torch.is_grad_enabled():
             self._seen.append(S_M.detach())
@@ -157,6 +143,19 @@ class Contrast(MarkedHeads):
         self.heads.marked_variance.lerp_((square - mean**2 + LEAST_VARIANCE).float(), share)
 
 
+class MarkedHeads(OverPrior):
+    """Before it: heads learn to read the mark that training starts from, the S_M of `data`; it is kept with them."""
+
+    name, stream = "heads", 2
+
+    def __init__(self, data, heads, mark):
+        super().__init__(data, heads, data.recipe.pretrain_batch, data.recipe.head_epochs)
+        self.mark, self.learning = mark, (heads.marked, heads.metric, heads.theta)
+
+    def embed(self, batch):
+        return self.heads.z_perp(batch.marked, batch.S_delta), self.heads.metric()
+
+
 class Information(Objective):
     """log(sigma / sigma of P_dd alone) of a mark on a Neighbourhood, on average over the `wanted` rows of theta.
 
@@ -170,7 +169,7 @@ class Information(Objective):
 
     def __init__(self, data, mark, wanted):
         super().__init__()
-        self.data, self.mark, self.recipe, self.wanted = data, mark, data.recipe, wanted
+        self.data, self.mark, self.learning, self.recipe, self.wanted = data, mark, [mark], data.recipe, wanted
         self.batch, self.epochs = self.recipe.batch, self.recipe.epochs
         boxes = sum(len(rows) * each for rows, each in zip(data.training, (1, 10), strict=True))
         self.steps = max(1, round(boxes / self.batch))
@@ -180,9 +179,6 @@ class Information(Objective):
                 f"batch is {self.batch}, which makes {self.steps} steps of {few[0]} fiducial boxes and {few[1]} "
                 f"pairs; a step needs {LEAST[0]} and {LEAST[1]}, so use a larger batch or more simulations."
             )
-
-    def groups(self):
-        return [([self.mark], self.recipe.learning_rate, self.recipe.weight_decay)]
 
     def start(self):
         return self.validate()

@@ -83,14 +83,11 @@ class InformationSearch(Objective):
     `S_M` of its Neighbourhood are cross spectra of the training boxes."""
 
     name, steps, batch, epochs = "marked", STEPS, 1, 1
-    recipe = Recipe(schedule="cosine", warmup=0.0, clip=inf, learning_rate=RATE)
+    recipe = Recipe(schedule="cosine", warmup=0.0, clip=inf, learning_rate=RATE, weight_decay=0.0)
 
     def __init__(self, data, mark, wanted):
         super().__init__()
-        self.data, self.mark, self.wanted = data, mark, wanted
-
-    def groups(self):
-        return [([self.mark], self.recipe.learning_rate, 0.0)]
+        self.data, self.mark, self.learning, self.wanted = data, mark, [mark], wanted
 
     def step(self, i):
         loss = self.loss(i) / self.data.processes.size  # every process does the same
