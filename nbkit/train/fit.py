@@ -53,6 +53,8 @@ class Processes:
 
     def total(self, value):
         """Sum of a plain number over all processes."""
+        if self.size == 1:  # no way to a GPU and back
+            return value
         return float(self.summed(torch.tensor(value, dtype=torch.float64, device=self.device)))
 
     def wait(self):
