@@ -20,6 +20,7 @@ help:
 	@echo "make test-gpu   on a machine with a card: notebook 03 trains there, goes on, and measures what the CPU does"
 	@echo "make bench      performance table, also written to runs/bench.json"
 	@echo "make experiment the whole paper on the mini suite, hours; stop it at any time, the next call goes on"
+	@echo "                PRESET=quijote DATA_ROOT=... DEVICE=cuda: the paper on those boxes, into runs/experiment/"
 	@echo "make notebooks  run the notebooks and store their outputs, after a change"
 	@echo "make site       the notebooks as a static site with living explorers, into runs/site/"
 	@echo "make studio     the mark studio alone, a page without code or kernel, into runs/site/studio.html"
@@ -59,8 +60,10 @@ test-gpu: $(READY)
 bench: $(READY)
 	$(PY) tests/bench.py
 
+ASKED := $(if $(DATA_ROOT),--data-root="$(DATA_ROOT)") $(if $(DEVICE),--device=$(DEVICE))
+OTHER := $(filter-out mini,$(PRESET))$(strip $(ASKED))
 experiment: $(READY)
-	$(PY) figures/experiment.py
+	$(PY) figures/$(if $(OTHER),paper.py --preset=$(or $(PRESET),mini) $(ASKED),experiment.py)
 
 notebooks: $(READY)
 	$(PY) figures/gallery.py

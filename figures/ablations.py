@@ -106,14 +106,15 @@ class Evaluation(NamedTuple):
 
     def values(self, mark):
         """{quantity: (value, low, high)} of sigma and MSE, with 95 % intervals."""
-        return _by_quantity(self.forecasts[mark].sigma, self.recovered.mse(mark))
+        return by_quantity(self.forecasts[mark].sigma, self.recovered.mse(mark))
 
     def ratios(self, mark, over):
         """The same of one mark over another, resampled together: above 1 where the other is better."""
-        return _by_quantity(self.forecasts[mark] / self.forecasts[over], self.recovered.ratio(mark, over))
+        return by_quantity(self.forecasts[mark] / self.forecasts[over], self.recovered.ratio(mark, over))
 
 
-def _by_quantity(sigma, mse):
+def by_quantity(sigma, mse):
+    """{quantity: (value, low, high)} of an Interval of sigma and the (3, 5) of MSE, each of all five parameters."""
     both = {"sigma": (sigma.value, sigma.low, sigma.high), "mse": mse}
     rows = {name: QUIJOTE_NAMES.index(name) for name in PARAMETERS}
     return {f"{what}_{name}": tuple(float(x[i]) for x in of) for what, of in both.items() for name, i in rows.items()}

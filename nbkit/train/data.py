@@ -97,6 +97,7 @@ class Simulations:
         self.simulations, self.recipe, self.kmax, self.seed = simulations, recipe, kmax, seed
         self.processes, self.device, self._memory = processes, processes.device, memory
         self.grid, self.bins = simulations.grid, len(simulations.grid.bins(kmax).k)
+        require_memory(self.grid, self.device)
 
     @cached_property
     def fields(self):
@@ -217,6 +218,14 @@ def free_memory(device):
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
         return 4 * 2**30
+
+
+def require_memory(grid, device):
+    """Refuse a GPU on which the graph of a single simulation has no room."""
+    needed, free = 4 * ARRAYS_A_SIMULATION * grid.n**3, free_memory(device)
+    if device.type == "cuda" and needed > free:
+        room = f"{free / 1e9:.1f} GB free, and training on boxes of {grid.n}^3 takes {needed / 1e9:.1f} GB"
+        raise ValueError(f'{device} has {room}; free some of it, or use another card or device="cpu".')
 
 
 def micro_batch(grid, device):
