@@ -300,7 +300,10 @@ function render({ model, el, experimental }) {
     const others = [...fingers].filter(([id]) => id !== e.pointerId).map(([, at]) => at);
     fingers.set(e.pointerId, now);
     const apart = (at) => Math.hypot(at[0] - others[0][0], at[1] - others[0][1]);
-    if (others.length) return zoom(apart(now) / apart(was));
+    if (others.length) {
+      const [offsetX, offsetY] = now.map((c, i) => (c + others[0][i]) / 2);
+      return zoom(apart(now) / apart(was), under({ offsetX, offsetY })?.share);
+    }
     if (moved < 5) return;
     const [cx, cy, scale] = state("view");
     const far = [(was[0] - now[0]) / (side * scale), (now[1] - was[1]) / (side * scale)];

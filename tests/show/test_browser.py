@@ -10,9 +10,13 @@ from pathlib import Path
 
 import anywidget
 import nbformat
+import numpy as np
 import pytest
 from browser import Notebook, chromium, jupyterlab, open_browser
+from ipywidgets.embed import embed_data
 from playwright import sync_api as playwright
+
+from nbkit import Grid, show
 
 ROOT = Path(__file__).parents[2]
 SHOTS = ROOT / "runs" / "browser"
@@ -111,6 +115,12 @@ MISFITS = """() => [...document.querySelectorAll('.nbkit-explorer')].flatMap((ex
         if (it.scrollWidth > it.clientWidth + 2) found.push(`${name(it)} is cut`);
     return found;
 })"""
+
+# Pixels of a square at x of a canvas, and which share of them is another in the square at `other`.
+BOTH = """(it, [x, other, y, side]) => {
+    const [a, b] = [x, other].map(left => it.getContext('2d').getImageData(left, y, side, side).data);
+    return [a.join(), a.filter((v, i) => v !== b[i]).length / a.length];
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -346,12 +356,77 @@ def test_training_is_seen_and_stopped(browser, lab):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory, node_modules):
-    """Notebooks 02 and 04, run as far as their first explorer and exported with its state, and what such pages load."""
+def folder(tmp_path_factory, node_modules):
+    """What pages without a kernel load."""
     folder = tmp_path_factory.mktemp("site")
     shutil.copy(node_modules / "requirejs" / "require.js", folder)
     shutil.copy(node_modules / "@jupyter-widgets" / "html-manager" / "dist" / "embed-amd.js", folder)
     shutil.copy(Path(anywidget.__file__).parent / "nbextension" / "index.js", folder / "anywidget.js")
+    return folder
+
+
+def test_fingers_and_the_wheel_move_all_maps(browser, folder):
+    """A tap reads out and pins, a drag moves, a pinch or the wheel zooms: two maps of one field stay the same."""
+    grid, field = Grid(16, 160.0), np.random.default_rng(1).standard_normal((16, 16, 16))
+    data = embed_data([show.Maps({"first": field, "second": field}, grid)], drop_defaults=False)
+    html = "".join(f"<script src='{name}.js'></script>" for name in ("require", "embed-amd"))
+    for kind, part in (("state", data["manager_state"]), ("view", data["view_specs"][0])):
+        html += f"<script type='application/vnd.jupyter.widget-{kind}+json'>{json.dumps(part)}</script>"
+    (folder / "touch.html").write_text(f"<!doctype html><meta charset='utf-8'><body>{html}")
+    page = browser.new_page(viewport={"width": 900, "height": 700}, has_touch=True)
+    page.goto((folder / "touch.html").as_uri())
+    canvas, place = page.locator(".nbkit-maps[data-frames] canvas"), page.locator(".nbkit-place")
+    at = canvas.bounding_box()
+    low = [page.get_by_role("slider", name=f"{name}, low end").bounding_box()["x"] for name in ("first", "second")]
+    apart = round(low[1] - low[0])
+    side = apart - 18
+    x, y = at["x"] + 50 + side * 17 / 32, at["y"] + 62 + side * 15 / 32  # of the voxel right of and above the middle
+    send = page.context.new_cdp_session(page).send
+
+    def drawn():
+        page.wait_for_timeout(100)
+        first, unlike = canvas.evaluate(BOTH, [50, 50 + apart, 62, side])
+        assert unlike < 1e-3
+        return first
+
+    def tapped(dx):
+        page.touchscreen.tap(x + dx, y)
+        page.wait_for_timeout(100)
+        return place.inner_text()
+
+    def move(*fingers):
+        """Fingers that go from the first to the second dx of each, in four steps."""
+        for kind, step in zip(("Start", *["Move"] * 4), range(5), strict=True):
+            points = [{"x": x + a + (b - a) * step / 4, "y": y, "id": i} for i, (a, b) in enumerate(fingers)]
+            send("Input.dispatchTouchEvent", {"type": f"touch{kind}", "touchPoints": points})
+        send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+
+    said = "x = {}, y = 85.0, z = 85.0 Mpc/h".format
+    canvas.press("ArrowLeft")
+    canvas.press("ArrowRight")
+    pictures = [drawn()]
+    assert tapped(0) == said("85.0")
+    pictures.append(drawn())  # the cursor was there; now there is a pin, too
+    assert tapped(side / 4) == tapped(apart + side / 4) == said("125")
+    move((0, side / 4))
+    pictures.append(drawn())
+    assert (tapped(0), tapped(side / 4)) == (said("45.0"), said("85.0"))
+    move((side / 4 - 20, side / 4 - 40), (side / 4 + 20, side / 4 + 40))
+    pictures.append(drawn())
+    assert (tapped(0), tapped(side / 4)) == (said("65.0"), said("85.0"))
+    page.mouse.move(x + apart + side / 4, y)
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -100)
+    pictures.append(drawn())
+    page.mouse.move(x + side / 4 + 1, y)
+    assert tapped(side / 4) == said("85.0")
+    assert len(set(pictures)) == len(pictures)
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def site(folder):
+    """Notebooks 02 and 04, run as far as their first explorer and exported with its state."""
     urls = [f"--HTMLExporter.{name}=" for name in ("mathjax_url", "mermaid_js_url")]
     urls += ["--HTMLExporter.require_js_url=require.js", "--HTMLExporter.widget_renderer_url=embed-amd.js"]
     for name in ("02_invariants", "04_introspection"):
