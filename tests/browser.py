@@ -23,15 +23,16 @@ SETTINGS = {
     "notebook-extension/tracker": {"windowingMode": "none", "autoStartDefaultKernel": True},
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
 }
-# When the first cell had its number, and when the first picture was there.
-WATCH = """window.seen = {};
+# When the kernel began each cell, by its own clock, and when the first picture was there [ms since 1970].
+WATCH = """window.seen = {started: []};
 const look = () => {
-    const prompt = document.querySelector('.jp-CodeCell .jp-InputPrompt');
-    if (!window.seen.cell && prompt && /\\d/.test(prompt.textContent)) window.seen.cell = performance.now();
-    if (!window.seen.picture && document.querySelector('.nbkit[data-frames]')) window.seen.picture = performance.now();
-    requestAnimationFrame(look);
+    if (document.querySelector('.nbkit[data-frames]')) window.seen.picture = performance.timeOrigin + performance.now();
+    else requestAnimationFrame(look);
 };
 look();"""
+STARTED = """() => window.jupyterapp.shell.currentWidget.sessionContext.iopubMessage.connect((_, {header}) => {
+    if (header.msg_type === 'execute_input') window.seen.started.push(Date.parse(header.date));
+})"""
 # Milliseconds from a key, or a move of the pointer, to the next picture in a root: the median of a row of them.
 TIMED = """async ([selector, picture, events]) => {
     const it = document.querySelector(selector), root = document.querySelector(picture), times = [];
@@ -134,6 +135,7 @@ class Notebook:
         self.page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell", timeout=60_000)
         self.page.get_by_text("| Idle").wait_for(timeout=60_000)
         self.page.evaluate("window.jupyterapp.commands.execute('application:toggle-left-area')")
+        self.page.evaluate(STARTED)
         # Without braces the page would wait until all cells have run.
         self.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
         prompts = self.page.locator(".jp-NotebookPanel .jp-CodeCell .jp-InputPrompt")
