@@ -133,6 +133,7 @@ def _work(job, root, end, room):
     """The job in a process of its own; its end is told beside `root`: a digest of what it gave, or what it raised."""
     os.environ["NBKIT_RUNS"] = str(root)
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are born deaf to it
     said = end.with_suffix(".said")
     file = said.open("w")
     if room is not None:

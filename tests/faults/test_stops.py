@@ -28,9 +28,10 @@ SIGNALS += [(each, job) for each in (signal.SIGTERM, signal.SIGINT) for job in (
 def test_stopped_at_any_moment(number, job, attempts):
     """After the last signal, finishing gives what an undisturbed run gives, bit for bit."""
     tried = attempts(job)
-    tried.root, stopped = tried.fresh(), 0
+    tried.root, stopped, runs = tried.fresh(), 0, 0
     while stopped < N:
-        stopped += tried.stop(number)
+        stopped, runs = stopped + tried.stop(number), runs + 1
+        assert runs < 20 * N, f"{number.name} came in time in {stopped} of {runs} runs"
     tried.finish()
     TALLY[number.name, job.__name__] += stopped
 
